@@ -1,0 +1,157 @@
+//! The fence: the number that grows with every grant, and how the next one is chosen.
+//!
+//! Not a counter per lock: one number serves a whole server, so no name needs a record after its release.
+//! Invariant: an [`Issuer`] never gives out a fence at or below one it has issued, observed or been raised to.
+
+use std::fmt;
+use std::num::NonZeroU64;
+
+/// A fence: a positive integer of at most 2^53 - 1, so that JavaScript, JSON and Lua numbers hold it exactly.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Fence(NonZeroU64);
+
+impl Fence {
+    /// The largest fence, 2^53 - 1. As microseconds since 1970 it is reached in the year 2255.
+    pub const MAX: u64 = (1 << 53) - 1;
+
+    /// The fence with this number, or `None` when it is 0 or above [`Fence::MAX`].
+    pub const fn new(number: u64) -> Option<Fence> {
+        if number > Fence::MAX {
+            return None;
+        }
+        match NonZeroU64::new(number) {
+            Some(number) => Some(Fence(number)),
+            None => None,
+        }
+    }
+
+    /// The number itself.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a resource accepts as a fence from outside, so that one wrong call cannot shut every later holder out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FenceLimits {
+    /// The largest accepted number; at most [`Fence::MAX`].
+    pub max: u64,
+    /// How far a fence may be ahead of the clock, in microseconds.
+    pub max_ahead_us: u64,
+}
+
+/// Why a number is not accepted as a fence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FenceRefused {
+    /// Zero or negative.
+    NotPositive,
+    /// Above the largest accepted number, which is given.
+    AboveMax(u64),
+    /// Further ahead of the clock than is accepted; the largest acceptable number now is given.
+    AheadOfClock(u64),
+}
+
+impl FenceLimits {
+    /// Takes `number` as a fence when it is within the limits at the unix time `now_us` (microseconds).
+    pub fn accept(self, number: i64, now_us: u64) -> Result<Fence, FenceRefused> {
+        let number = u64::try_from(number).map_err(|_| FenceRefused::NotPositive)?;
+        let max = self.max.min(Fence::MAX);
+        if number > max {
+            return Err(FenceRefused::AboveMax(max));
+        }
+        let horizon = now_us.saturating_add(self.max_ahead_us);
+        if number > horizon {
+            return Err(FenceRefused::AheadOfClock(horizon));
+        }
+        Fence::new(number).ok_or(FenceRefused::NotPositive)
+    }
+}
+
+/// The source of fences of one server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Issuer {
+    last: u64,
+}
+
+impl Issuer {
+    /// The number last issued or observed; 0 when there was none.
+    pub const fn last(self) -> u64 {
+        self.last
+    }
+
+    /// The next fence: above every earlier one, and at least the unix time `now_us` (microseconds).
+    /// Pass 0 to count 1, 2, 3 without the clock. `None` when the numbers are used up.
+    ///
+    /// The clock makes fences grow even over a lost state, as in hybrid logical clocks
+    /// (Kulkarni et al., "Logical Physical Clocks", 2014).
+    pub fn issue(&mut self, now_us: u64) -> Option<Fence> {
+        let fence = Fence::new(self.last.checked_add(1)?.max(now_us))?;
+        self.last = fence.get();
+        Some(fence)
+    }
+
+    /// Takes note of a fence issued elsewhere: none at or below it is issued from now on.
+    pub fn observe(&mut self, number: u64) {
+        self.last = self.last.max(number.min(Fence::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_and_numbers_above_2_to_the_53_are_no_fences() {
+        assert_eq!(Fence::new(0), None);
+        assert_eq!(Fence::new(1).map(Fence::get), Some(1));
+        assert_eq!(Fence::new(Fence::MAX).map(Fence::get), Some(9_007_199_254_740_991));
+        assert_eq!(Fence::new(Fence::MAX + 1), None);
+    }
+
+    #[test]
+    fn fences_follow_the_clock_and_grow_when_it_stands_or_steps_back() {
+        let mut issuer = Issuer::default();
+        let issued: Vec<u64> =
+            [100, 100, 50, 102, 200].iter().map(|&now| issuer.issue(now).unwrap().get()).collect();
+        assert_eq!(issued, [100, 101, 102, 103, 200]);
+    }
+
+    #[test]
+    fn without_the_clock_fences_count_from_one() {
+        let mut issuer = Issuer::default();
+        assert_eq!((issuer.issue(0).unwrap().get(), issuer.issue(0).unwrap().get()), (1, 2));
+    }
+
+    #[test]
+    fn an_observed_fence_is_never_issued_again() {
+        let mut issuer = Issuer::default();
+        issuer.observe(500);
+        issuer.observe(400);
+        assert_eq!(issuer.issue(100).unwrap().get(), 501);
+    }
+
+    #[test]
+    fn used_up_numbers_are_refused_and_change_nothing() {
+        let mut issuer = Issuer::default();
+        issuer.observe(u64::MAX);
+        assert_eq!(issuer.issue(0), None);
+        assert_eq!(issuer.last(), Fence::MAX);
+    }
+
+    #[test]
+    fn limits_say_which_bound_a_number_breaks() {
+        let limits = FenceLimits { max: 1_000, max_ahead_us: 50 };
+        assert_eq!(limits.accept(0, 10), Err(FenceRefused::NotPositive));
+        assert_eq!(limits.accept(-1, 10), Err(FenceRefused::NotPositive));
+        assert_eq!(limits.accept(61, 10), Err(FenceRefused::AheadOfClock(60)));
+        assert_eq!(limits.accept(60, 10).map(Fence::get), Ok(60));
+        assert_eq!(limits.accept(1_001, 10), Err(FenceRefused::AboveMax(1_000)));
+        assert_eq!(limits.accept(i64::MAX, u64::MAX), Err(FenceRefused::AboveMax(1_000)));
+    }
+}

@@ -1,0 +1,96 @@
+//! The rule of the protected resource: which fence may claim, write and delete.
+//!
+//! Not the storage: a row, a hash and a guard all ask here. Claim first, then read, then write while the stamp is
+//! still yours; a check at the write alone would not protect the read before it.
+//! Invariant: for one resource the stored fence never goes down.
+
+use crate::number::Fence;
+
+/// What a caller wants to do to a resource.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// Stamp the fence before reading.
+    Claim,
+    /// Change or delete what was read under the claim.
+    Update,
+    /// Stamp and change at once, for changes that depend on nothing read.
+    Write,
+}
+
+/// Which stored fences let a step through.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Accepts {
+    /// Stored fence lower than or equal to the caller's. Equal, so that a retry after a lost reply succeeds.
+    AtMost,
+    /// Stored fence equal to the caller's.
+    Exactly,
+}
+
+/// The answer of a resource.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// The step may be done.
+    Accepted,
+    /// A newer fence is stored. Nothing else is called stale.
+    Stale,
+    /// The stored fence is older than the caller's: claim, read again, then write.
+    Unclaimed,
+}
+
+impl Step {
+    /// The comparison that this step asks of the stored fence.
+    pub const fn accepts(self) -> Accepts {
+        match self {
+            Step::Claim | Step::Write => Accepts::AtMost,
+            Step::Update => Accepts::Exactly,
+        }
+    }
+
+    /// Judges the caller's fence against the stored one. `None` (and 0) means never claimed.
+    pub fn judge(self, stored: Option<i64>, caller: Fence) -> Verdict {
+        let caller = caller.get() as i64; // at most 2^53 - 1
+        let stored = stored.unwrap_or(0);
+        if stored > caller {
+            return Verdict::Stale;
+        }
+        match self.accepts() {
+            Accepts::Exactly if stored < caller => Verdict::Unclaimed,
+            Accepts::AtMost | Accepts::Exactly => Verdict::Accepted,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(step: Step, stored: Option<i64>, caller: u64) -> Verdict {
+        step.judge(stored, Fence::new(caller).unwrap())
+    }
+
+    #[test]
+    fn a_claim_passes_unless_a_newer_fence_is_stored() {
+        for step in [Step::Claim, Step::Write] {
+            assert_eq!(judge(step, None, 5), Verdict::Accepted);
+            assert_eq!(judge(step, Some(0), 5), Verdict::Accepted);
+            assert_eq!(judge(step, Some(-7), 5), Verdict::Accepted);
+            assert_eq!(judge(step, Some(5), 5), Verdict::Accepted);
+            assert_eq!(judge(step, Some(6), 5), Verdict::Stale);
+        }
+    }
+
+    #[test]
+    fn an_update_passes_only_under_its_own_claim() {
+        assert_eq!(judge(Step::Update, Some(5), 5), Verdict::Accepted);
+        assert_eq!(judge(Step::Update, Some(6), 5), Verdict::Stale);
+        assert_eq!(judge(Step::Update, Some(4), 5), Verdict::Unclaimed);
+        assert_eq!(judge(Step::Update, None, 5), Verdict::Unclaimed);
+    }
+
+    #[test]
+    fn the_largest_numbers_compare_exactly() {
+        let max = Fence::MAX as i64;
+        assert_eq!(judge(Step::Claim, Some(max), Fence::MAX - 1), Verdict::Stale);
+        assert_eq!(judge(Step::Update, Some(i64::MAX), Fence::MAX), Verdict::Stale);
+    }
+}
