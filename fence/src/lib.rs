@@ -5,7 +5,10 @@
 //! for both.
 #![forbid(unsafe_code)]
 
+pub mod codec;
+pub mod lease;
 mod number;
 pub mod resource;
+pub mod wheel;
 
 pub use number::{Fence, FenceLimits, FenceRefused, Issuer};

@@ -117,8 +117,7 @@ mod tests {
     #[test]
     fn fences_follow_the_clock_and_grow_when_it_stands_or_steps_back() {
         let mut issuer = Issuer::default();
-        let issued: Vec<u64> =
-            [100, 100, 50, 102, 200].iter().map(|&now| issuer.issue(now).unwrap().get()).collect();
+        let issued: Vec<u64> = [100, 100, 50, 102, 200].iter().map(|&now| issuer.issue(now).unwrap().get()).collect();
         assert_eq!(issued, [100, 101, 102, 103, 200]);
     }
 

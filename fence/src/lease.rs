@@ -1,0 +1,313 @@
+//! The lease machine of one lock: grant, extend, release, and what a refused caller is told.
+//!
+//! Not a store and not a clock: the current hold and the time are arguments. Times are microseconds on a clock that never
+//! steps (the caller's), except where a name says wall.
+//! Invariant: a refused request returns facts and changes nothing; a lease that has ended is never revived.
+
+use crate::number::{Fence, Issuer};
+
+/// The longest lease, wait, hold or delay that exists: ten years. Nothing above it is issued, so nothing above it is loaded.
+pub const LONGEST: Millis = Millis(10 * 366 * 24 * 3_600 * 1_000);
+
+/// The longest owner, in bytes: room for any generated name, small enough to copy on every grant.
+pub const OWNER_MAX: usize = 512;
+
+/// A span of time in milliseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// The span in microseconds.
+    pub const fn as_micros(self) -> u64 {
+        self.0.saturating_mul(1_000)
+    }
+
+    /// The span of `micros` microseconds, rounded up, so that what is left is never told as 0.
+    pub const fn from_micros(micros: u64) -> Millis {
+        Millis(micros.div_ceil(1_000))
+    }
+}
+
+/// One moment on the two clocks of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Now {
+    /// Microseconds on the clock that never steps. Leases are measured on it.
+    pub steady_us: u64,
+    /// Unix time in microseconds, or 0 when fences are to be counted without the clock.
+    pub wall_us: u64,
+}
+
+/// What a client asks for with a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Terms {
+    /// The length of the lease.
+    pub ttl: Millis,
+    /// However often it is extended, the lease ends this long after the grant.
+    pub max_hold: Option<Millis>,
+    /// After a lease that ran out nobody gets the lock for this long.
+    pub delay: Option<Millis>,
+    /// The lease also ends when the connection that acquired it closes.
+    pub ephemeral: bool,
+}
+
+/// A granted lease.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Lease {
+    /// The number issued with the grant.
+    pub fence: Fence,
+    /// When it was granted.
+    pub granted_us: u64,
+    /// When it ends unless extended or released.
+    pub deadline_us: u64,
+    /// The latest deadline that extensions can reach; `u64::MAX` without a longest hold.
+    pub limit_us: u64,
+    /// How long the lock stays shut after the lease has run out.
+    pub delay_us: u64,
+    /// Whether it is bound to a connection.
+    pub ephemeral: bool,
+}
+
+/// What a lease amounts to at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// Somebody holds the lock.
+    Held,
+    /// The lease ran out and the lock is shut for a while.
+    Delay,
+    /// The lock can be granted, whether or not an entry is still stored.
+    Free,
+}
+
+impl Lease {
+    /// The lease that a grant at `now_us` makes. A ttl above the longest hold is cut to it.
+    pub fn grant(fence: Fence, terms: Terms, now_us: u64) -> Lease {
+        let limit_us = terms.max_hold.map_or(u64::MAX, |hold| now_us.saturating_add(hold.as_micros()));
+        Lease {
+            fence,
+            granted_us: now_us,
+            deadline_us: limit_us.min(now_us.saturating_add(terms.ttl.as_micros())),
+            limit_us,
+            delay_us: terms.delay.map_or(0, Millis::as_micros),
+            ephemeral: terms.ephemeral,
+        }
+    }
+
+    /// Live while now < deadline. This is the one place that says so.
+    pub const fn is_live(&self, now_us: u64) -> bool {
+        now_us < self.deadline_us
+    }
+
+    /// When the lock is free again if nothing else happens: the deadline and the delay after it.
+    pub const fn free_us(&self) -> u64 {
+        self.deadline_us.saturating_add(self.delay_us)
+    }
+
+    /// What this lease amounts to at `now_us`.
+    pub const fn state(&self, now_us: u64) -> State {
+        if self.is_live(now_us) {
+            State::Held
+        } else if now_us < self.free_us() {
+            State::Delay
+        } else {
+            State::Free
+        }
+    }
+
+    /// The time left at `now_us`, rounded up: at least 1 ms while the lease is live, else 0.
+    pub const fn left(&self, now_us: u64) -> Millis {
+        Millis::from_micros(self.deadline_us.saturating_sub(now_us))
+    }
+}
+
+/// The stored hold of a lock: its lease and its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hold<'a> {
+    /// The granted lease, which may have ended.
+    pub lease: Lease,
+    /// The bytes the client chose.
+    pub owner: &'a [u8],
+}
+
+/// Who calls: an owner, and the fence if the call names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller<'a> {
+    /// The bytes the client chose for its acquisition.
+    pub owner: &'a [u8],
+    /// With a fence the hold must match whole: a stale thread may share its owner with its successor.
+    pub fence: Option<Fence>,
+}
+
+/// Why a lock was not granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Denied {
+    /// A live lease is stored.
+    Held,
+    /// The last lease ran out and its delay is not over.
+    Delayed,
+    /// Every fence up to the largest has been issued.
+    FencesUsedUp,
+}
+
+/// Why a hold is not the caller's any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lost {
+    /// Nothing is stored: released, removed, or never granted.
+    Gone,
+    /// It was the caller's and its time has passed.
+    RanOut,
+    /// The stored hold is another acquisition.
+    Another,
+}
+
+/// Grants the lock if it is free.
+///
+/// Returns the new lease; the caller stores it in place of `current`. No fence is used up by a refusal.
+pub fn acquire(current: Option<Lease>, terms: Terms, issuer: &mut Issuer, now: Now) -> Result<Lease, Denied> {
+    match current.map_or(State::Free, |lease| lease.state(now.steady_us)) {
+        State::Held => Err(Denied::Held),
+        State::Delay => Err(Denied::Delayed),
+        State::Free => {
+            let fence = issuer.issue(now.wall_us).ok_or(Denied::FencesUsedUp)?;
+            Ok(Lease::grant(fence, terms, now.steady_us))
+        }
+    }
+}
+
+/// Finds the live hold of `caller`.
+pub fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease, Lost> {
+    let hold = current.ok_or(Lost::Gone)?;
+    if hold.owner != caller.owner || caller.fence.is_some_and(|fence| fence != hold.lease.fence) {
+        return Err(Lost::Another);
+    }
+    if !hold.lease.is_live(now_us) {
+        return Err(Lost::RanOut);
+    }
+    Ok(hold.lease)
+}
+
+/// Moves the deadline to `ttl` from `now_us`, cut by the longest hold; it replaces what was left.
+///
+/// Returns the lease to store. The fence stays. A lease that has ended is not revived.
+pub fn extend(current: Option<Hold>, caller: Caller, ttl: Millis, now_us: u64) -> Result<Lease, Lost> {
+    let lease = live_hold(current, caller, now_us)?;
+    let deadline_us = lease.limit_us.min(now_us.saturating_add(ttl.as_micros()));
+    Ok(Lease { deadline_us, ..lease })
+}
+
+/// Ends the lease of `caller` by its own wish, so without a delay.
+///
+/// Returns the lease that ended; the caller removes it or hands the lock on.
+pub fn release(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease, Lost> {
+    live_hold(current, caller, now_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000;
+    const A: Caller = Caller { owner: b"a", fence: None };
+    const B: Caller = Caller { owner: b"b", fence: None };
+
+    fn ttl(ms: u64) -> Terms {
+        Terms { ttl: Millis(ms), max_hold: None, delay: None, ephemeral: false }
+    }
+
+    fn at(steady_us: u64) -> Now {
+        Now { steady_us, wall_us: 0 }
+    }
+
+    fn granted(terms: Terms) -> Lease {
+        acquire(None, terms, &mut Issuer::default(), at(0)).unwrap()
+    }
+
+    fn by_a(lease: Lease) -> Option<Hold<'static>> {
+        Some(Hold { lease, owner: b"a" })
+    }
+
+    #[test]
+    fn a_lease_is_live_until_its_deadline_and_not_at_it() {
+        let lease = granted(ttl(10));
+        assert_eq!(lease.state(10 * MS - 1), State::Held);
+        assert_eq!(lease.state(10 * MS), State::Free);
+    }
+
+    #[test]
+    fn a_held_lock_is_refused_and_uses_no_fence() {
+        let mut issuer = Issuer::default();
+        let lease = acquire(None, ttl(10), &mut issuer, at(0)).unwrap();
+        assert_eq!(acquire(Some(lease), ttl(10), &mut issuer, at(9 * MS)), Err(Denied::Held));
+        let next = acquire(Some(lease), ttl(10), &mut issuer, at(10 * MS)).unwrap();
+        assert_eq!((lease.fence.get(), next.fence.get()), (1, 2));
+    }
+
+    #[test]
+    fn used_up_fences_grant_nothing() {
+        let mut issuer = Issuer::default();
+        issuer.observe(Fence::MAX);
+        assert_eq!(acquire(None, ttl(10), &mut issuer, at(0)), Err(Denied::FencesUsedUp));
+    }
+
+    #[test]
+    fn an_extension_replaces_what_was_left_and_keeps_the_fence() {
+        let lease = granted(ttl(100));
+        let shorter = extend(by_a(lease), A, Millis(5), 50 * MS).unwrap();
+        assert_eq!(shorter.deadline_us, 55 * MS);
+        assert_eq!(shorter.fence, lease.fence);
+        assert_eq!(shorter.granted_us, 0);
+    }
+
+    #[test]
+    fn extend_after_the_deadline_is_refused() {
+        let lease = granted(ttl(10));
+        assert_eq!(extend(by_a(lease), A, Millis(10), 10 * MS), Err(Lost::RanOut));
+        assert_eq!(extend(None, A, Millis(10), 1), Err(Lost::Gone));
+    }
+
+    #[test]
+    fn another_owner_or_another_fence_has_no_say() {
+        let lease = granted(ttl(10));
+        assert_eq!(release(by_a(lease), B, 1), Err(Lost::Another));
+        let stale = Caller { owner: b"a", fence: Fence::new(99) };
+        assert_eq!(release(by_a(lease), stale, 1), Err(Lost::Another));
+        assert_eq!(extend(by_a(lease), stale, Millis(10), 1), Err(Lost::Another));
+        let exact = Caller { owner: b"a", fence: Some(lease.fence) };
+        assert_eq!(release(by_a(lease), exact, 1), Ok(lease));
+    }
+
+    #[test]
+    fn the_longest_hold_cuts_the_ttl_and_every_extension() {
+        let terms = Terms { max_hold: Some(Millis(30)), ..ttl(100) };
+        let lease = granted(terms);
+        assert_eq!(lease.deadline_us, 30 * MS);
+        let extended = extend(by_a(lease), A, Millis(100), 29 * MS).unwrap();
+        assert_eq!(extended.deadline_us, 30 * MS);
+        assert_eq!(extended.left(29 * MS), Millis(1));
+    }
+
+    #[test]
+    fn in_the_delay_nobody_gets_extends_or_releases_the_lock() {
+        let terms = Terms { delay: Some(Millis(20)), ..ttl(10) };
+        let lease = granted(terms);
+        let mut issuer = Issuer::default();
+        assert_eq!(lease.state(15 * MS), State::Delay);
+        assert_eq!(acquire(Some(lease), terms, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
+        assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::RanOut));
+        assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::RanOut));
+        assert!(acquire(Some(lease), terms, &mut issuer, at(30 * MS)).is_ok());
+    }
+
+    #[test]
+    fn what_is_left_is_rounded_up() {
+        let lease = granted(ttl(10));
+        assert_eq!(lease.left(10 * MS - 1), Millis(1));
+        assert_eq!(lease.left(0), Millis(10));
+        assert_eq!(lease.left(99 * MS), Millis(0));
+    }
+
+    #[test]
+    fn the_longest_terms_do_not_overflow() {
+        let lease = Lease::grant(Fence::new(1).unwrap(), Terms { delay: Some(LONGEST), ..ttl(u64::MAX) }, u64::MAX - 5);
+        assert_eq!(lease.free_us(), u64::MAX);
+    }
+}

@@ -1,0 +1,392 @@
+//! The deadline index: a hierarchical timing wheel over a slab.
+//!
+//! Not a timer: it holds deadlines and gives out those that have passed when asked. Insert, remove and postpone cost the
+//! same with ten entries as with a million.
+//! Invariant: an entry is never given out before its deadline, and after it on the first call that has budget left.
+//!
+//! Source: Varghese and Lauck, "Hashed and Hierarchical Timing Wheels", SOSP 1987 (scheme 7).
+
+/// Slots of a level, one bit each in a word.
+const SLOTS: usize = 64;
+const SLOT_BITS: u32 = SLOTS.trailing_zeros();
+/// Seven levels of 64 slots span 2^42 ticks, 142 years: more than the longest lease with the longest delay.
+const LEVELS: usize = 7;
+const LAST_TICK: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
+/// A tick is 1,024 microseconds: close to a millisecond, and a shift instead of a division.
+const TICK_BITS: u32 = 10;
+/// Entries of a chunk of the slab: it grows without moving what is there.
+const CHUNK_BITS: u32 = 10;
+const CHUNK: usize = 1 << CHUNK_BITS;
+
+const NIL: u32 = u32::MAX;
+/// In `Entry::prev`: the entry is the first of a slot, and the other bits name the slot.
+const FIRST: u32 = 1 << 31;
+/// More entries than this would run into the mark above.
+const ENTRIES_MAX: u32 = FIRST - 1;
+
+/// Where an entry is. Valid from `insert` until the entry is removed or given out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Handle(u32);
+
+impl Handle {
+    /// The handle as a plain number, to be kept in a smaller place.
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The handle that [`Handle::to_bits`] gave.
+    pub const fn from_bits(bits: u32) -> Handle {
+        Handle(bits)
+    }
+}
+
+struct Entry<T> {
+    deadline_us: u64,
+    prev: u32,
+    next: u32,
+    /// `None` while the entry is on the free list.
+    value: Option<T>,
+}
+
+#[derive(Clone, Copy)]
+struct Level {
+    occupied: u64,
+    first: [u32; SLOTS],
+}
+
+/// A place in the wheel and the tick at which its time begins.
+struct Slot {
+    level: usize,
+    index: usize,
+    start: u64,
+}
+
+/// A set of values, each with a deadline.
+pub struct Wheel<T> {
+    levels: Box<[Level; LEVELS]>,
+    chunks: Vec<Box<[Entry<T>]>>,
+    free: u32,
+    len: usize,
+    origin_us: u64,
+    elapsed: u64,
+}
+
+impl<T> Wheel<T> {
+    /// An empty wheel. `origin_us` is the earliest time of its clock, in microseconds.
+    pub fn new(origin_us: u64) -> Wheel<T> {
+        let level = Level { occupied: 0, first: [NIL; SLOTS] };
+        Wheel { levels: Box::new([level; LEVELS]), chunks: Vec::new(), free: NIL, len: 0, origin_us, elapsed: 0 }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes the wheel has allocated.
+    pub fn allocated(&self) -> usize {
+        size_of::<[Level; LEVELS]>() + self.chunks.len() * CHUNK * size_of::<Entry<T>>()
+    }
+
+    /// Adds `value` with its deadline, in microseconds. `None` (and the value dropped) when 2^31 - 1 entries are stored.
+    pub fn insert(&mut self, deadline_us: u64, value: T) -> Option<Handle> {
+        let index = self.allocate()?;
+        let entry = self.entry_mut(index);
+        entry.deadline_us = deadline_us;
+        entry.value = Some(value);
+        self.len += 1;
+        self.link(index);
+        Some(Handle(index))
+    }
+
+    /// The value behind a handle.
+    pub fn get(&self, handle: Handle) -> Option<&T> {
+        let chunk = self.chunks.get((handle.0 >> CHUNK_BITS) as usize)?;
+        chunk.get(handle.0 as usize % CHUNK)?.value.as_ref()
+    }
+
+    /// Takes an entry out.
+    pub fn remove(&mut self, handle: Handle) -> Option<T> {
+        self.get(handle)?;
+        self.unlink(handle.0);
+        self.release(handle.0)
+    }
+
+    /// Changes a deadline. A later one costs a store: the entry moves when its old time comes.
+    pub fn reschedule(&mut self, handle: Handle, deadline_us: u64) {
+        if self.get(handle).is_none() {
+            return;
+        }
+        let entry = self.entry_mut(handle.0);
+        let earlier = deadline_us < entry.deadline_us;
+        entry.deadline_us = deadline_us;
+        if earlier {
+            self.unlink(handle.0);
+            self.link(handle.0);
+        }
+    }
+
+    /// A time at or before the earliest deadline, and not far before it: when to look next, in microseconds.
+    pub fn next_us(&self) -> Option<u64> {
+        let slot = self.next_slot()?;
+        Some(self.origin_us.saturating_add(slot.start << TICK_BITS))
+    }
+
+    /// Takes out one entry whose deadline is at or before `now_us`; `None` when there is none or the budget is used up.
+    ///
+    /// `budget` counts the entries handled, given out or only moved; what is left to do then shows in `next_us`.
+    pub fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<T> {
+        let now = now_us.saturating_sub(self.origin_us) >> TICK_BITS;
+        loop {
+            let Some(slot) = self.next_slot().filter(|slot| slot.start <= now) else {
+                self.elapsed = self.elapsed.max(now.min(LAST_TICK));
+                return None;
+            };
+            *budget = budget.checked_sub(1)?;
+            self.elapsed = self.elapsed.max(slot.start);
+            let index = self.levels[slot.level].first[slot.index];
+            self.unlink(index);
+            if slot.level == 0 && self.entry(index).deadline_us <= now_us {
+                return self.release(index);
+            }
+            self.link(index);
+        }
+    }
+
+    /// Calls `f` with the values in the order of the slab, from position `from`, at most `most` positions. Returns where
+    /// to go on, or `None` at the end.
+    pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(Handle, &T)) -> Option<usize> {
+        let capacity = self.chunks.len() * CHUNK;
+        let end = from.saturating_add(most).min(capacity);
+        for index in from..end {
+            let handle = Handle(index as u32);
+            if let Some(value) = self.get(handle) {
+                f(handle, value);
+            }
+        }
+        (end < capacity).then_some(end)
+    }
+
+    fn entry(&self, index: u32) -> &Entry<T> {
+        &self.chunks[(index >> CHUNK_BITS) as usize][index as usize % CHUNK]
+    }
+
+    fn entry_mut(&mut self, index: u32) -> &mut Entry<T> {
+        &mut self.chunks[(index >> CHUNK_BITS) as usize][index as usize % CHUNK]
+    }
+
+    fn allocate(&mut self) -> Option<u32> {
+        if self.free == NIL {
+            let base = (self.chunks.len() << CHUNK_BITS) as u32;
+            if base > ENTRIES_MAX - CHUNK as u32 {
+                return None;
+            }
+            let chunk = (1..=CHUNK as u32).map(|i| {
+                let next = if i == CHUNK as u32 { NIL } else { base + i };
+                Entry { deadline_us: 0, prev: NIL, next, value: None }
+            });
+            self.chunks.push(chunk.collect());
+            self.free = base;
+        }
+        let index = self.free;
+        self.free = self.entry(index).next;
+        Some(index)
+    }
+
+    /// Puts an unlinked entry on the free list. The last one gives all memory back.
+    fn release(&mut self, index: u32) -> Option<T> {
+        let free = self.free;
+        let entry = self.entry_mut(index);
+        entry.next = free;
+        let value = entry.value.take();
+        self.free = index;
+        self.len -= 1;
+        if self.len == 0 && self.chunks.len() > 1 {
+            self.chunks = Vec::new();
+            self.free = NIL;
+        }
+        value
+    }
+
+    /// Where an entry belongs, seen from the elapsed time: the level of the highest differing digit.
+    fn place(&self, deadline_us: u64) -> (usize, usize) {
+        let tick = deadline_us.saturating_sub(self.origin_us).saturating_add((1 << TICK_BITS) - 1) >> TICK_BITS;
+        let tick = tick.clamp(self.elapsed, LAST_TICK);
+        let differing = (tick ^ self.elapsed) | 1;
+        let level = (differing.ilog2() / SLOT_BITS) as usize;
+        (level, (tick >> (SLOT_BITS * level as u32)) as usize % SLOTS)
+    }
+
+    fn link(&mut self, index: u32) {
+        let (level, slot) = self.place(self.entry(index).deadline_us);
+        let next = self.levels[level].first[slot];
+        if next != NIL {
+            self.entry_mut(next).prev = index;
+        }
+        let entry = self.entry_mut(index);
+        entry.prev = FIRST | (level * SLOTS + slot) as u32;
+        entry.next = next;
+        self.levels[level].first[slot] = index;
+        self.levels[level].occupied |= 1 << slot;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry { prev, next, .. } = *self.entry(index);
+        if next != NIL {
+            self.entry_mut(next).prev = prev;
+        }
+        if prev & FIRST == 0 {
+            self.entry_mut(prev).next = next;
+            return;
+        }
+        let place = (prev & !FIRST) as usize;
+        let level = &mut self.levels[place / SLOTS];
+        level.first[place % SLOTS] = next;
+        if next == NIL {
+            level.occupied &= !(1 << (place % SLOTS));
+        }
+    }
+
+    /// The slot to look at next. A slot of a higher level whose time has begun comes first: its entries belong lower.
+    fn next_slot(&self) -> Option<Slot> {
+        let digit = |level: usize| (self.elapsed >> (SLOT_BITS * level as u32)) as usize % SLOTS;
+        let begun = (1..LEVELS).rev().find(|&level| self.levels[level].occupied >> digit(level) & 1 == 1);
+        if let Some(level) = begun {
+            return Some(Slot { level, index: digit(level), start: self.elapsed });
+        }
+        let level = (0..LEVELS).find(|&level| self.levels[level].occupied != 0)?;
+        let ahead = self.levels[level].occupied >> digit(level);
+        let index = digit(level) + ahead.trailing_zeros() as usize;
+        let shift = SLOT_BITS * level as u32;
+        let window = self.elapsed >> shift >> SLOT_BITS << SLOT_BITS << shift;
+        Some(Slot { level, index, start: window + ((index as u64) << shift) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICK_US: u64 = 1 << TICK_BITS;
+
+    fn drain(wheel: &mut Wheel<u32>, now_us: u64) -> Vec<u32> {
+        let mut budget = usize::MAX;
+        let mut popped: Vec<u32> = std::iter::from_fn(|| wheel.pop(now_us, &mut budget)).collect();
+        popped.sort_unstable();
+        popped
+    }
+
+    #[test]
+    fn an_entry_comes_out_at_its_deadline_and_not_before() {
+        let mut wheel = Wheel::new(1_000_000);
+        wheel.insert(1_000_000 + 7 * TICK_US, 1).unwrap();
+        assert_eq!(drain(&mut wheel, 1_000_000 + 7 * TICK_US - 1), []);
+        assert_eq!(drain(&mut wheel, 1_000_000 + 7 * TICK_US), [1]);
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn deadlines_of_every_level_come_out_in_their_time() {
+        let mut wheel = Wheel::new(0);
+        for level in 0..LEVELS as u32 {
+            wheel.insert(3 * TICK_US << (SLOT_BITS * level), level).unwrap();
+        }
+        for level in 0..LEVELS as u32 {
+            let deadline_us = 3 * TICK_US << (SLOT_BITS * level);
+            assert_eq!(drain(&mut wheel, deadline_us - 1), []);
+            assert_eq!(drain(&mut wheel, deadline_us), [level]);
+        }
+    }
+
+    #[test]
+    fn a_removed_entry_never_comes_out() {
+        let mut wheel = Wheel::new(0);
+        let handles: Vec<Handle> = (0..5).map(|i| wheel.insert(10 * TICK_US, i).unwrap()).collect();
+        assert_eq!(wheel.remove(handles[2]), Some(2));
+        assert_eq!(wheel.remove(handles[4]), Some(4));
+        assert_eq!(wheel.remove(handles[0]), Some(0));
+        assert_eq!(wheel.remove(handles[0]), None);
+        assert_eq!(drain(&mut wheel, 20 * TICK_US), [1, 3]);
+    }
+
+    #[test]
+    fn a_rescheduled_entry_obeys_the_new_deadline() {
+        let mut wheel = Wheel::new(0);
+        let later = wheel.insert(10 * TICK_US, 1).unwrap();
+        let earlier = wheel.insert(1_000 * TICK_US, 2).unwrap();
+        wheel.reschedule(later, 500 * TICK_US);
+        wheel.reschedule(earlier, 5 * TICK_US);
+        assert_eq!(drain(&mut wheel, 100 * TICK_US), [2]);
+        assert_eq!(drain(&mut wheel, 499 * TICK_US), []);
+        assert_eq!(drain(&mut wheel, 500 * TICK_US), [1]);
+    }
+
+    #[test]
+    fn a_deadline_in_the_past_comes_out_at_once() {
+        let mut wheel = Wheel::new(0);
+        assert_eq!(drain(&mut wheel, 1_000 * TICK_US), []);
+        wheel.insert(3, 1).unwrap();
+        assert!(wheel.next_us().unwrap() <= 1_000 * TICK_US);
+        assert_eq!(drain(&mut wheel, 1_000 * TICK_US), [1]);
+    }
+
+    #[test]
+    fn a_deadline_beyond_the_span_waits_at_the_end_of_it() {
+        let mut wheel = Wheel::new(0);
+        wheel.insert(u64::MAX, 1).unwrap();
+        assert_eq!(drain(&mut wheel, LAST_TICK / 2), []);
+        assert_eq!(wheel.len(), 1);
+    }
+
+    #[test]
+    fn a_small_budget_finishes_the_work_in_several_calls() {
+        let mut wheel = Wheel::new(0);
+        for i in 0..1_000 {
+            wheel.insert(100_000 * TICK_US, i).unwrap();
+        }
+        let mut popped = 0;
+        let mut calls = 0;
+        while !wheel.is_empty() {
+            let mut budget = 10;
+            while wheel.pop(100_000 * TICK_US, &mut budget).is_some() {
+                popped += 1;
+            }
+            calls += 1;
+            assert!(wheel.next_us().is_none_or(|next| next <= 100_000 * TICK_US));
+        }
+        assert_eq!(popped, 1_000);
+        assert!(calls >= 100);
+    }
+
+    #[test]
+    fn memory_comes_back_when_the_last_entry_leaves() {
+        let mut wheel = Wheel::new(0);
+        let empty = wheel.allocated();
+        let handles: Vec<Handle> = (0..5_000u32).map(|i| wheel.insert(u64::from(i), i).unwrap()).collect();
+        assert!(wheel.allocated() > empty);
+        for handle in handles {
+            wheel.remove(handle).unwrap();
+        }
+        assert_eq!(wheel.allocated(), empty);
+    }
+
+    #[test]
+    fn a_visit_in_steps_sees_every_entry_once() {
+        let mut wheel = Wheel::new(0);
+        for i in 0..3_000u32 {
+            wheel.insert(u64::from(i), i).unwrap();
+        }
+        let mut seen = Vec::new();
+        let mut from = Some(0);
+        while let Some(position) = from {
+            from = wheel.visit(position, 700, |_, &value| seen.push(value));
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..3_000).collect::<Vec<u32>>());
+    }
+}
