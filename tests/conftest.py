@@ -1,0 +1,118 @@
+"""Fixtures: real servers, started by the tests themselves, and real clients.
+
+`redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
+waiting. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
+"""
+
+import itertools
+
+import psycopg
+import pytest
+import redis
+
+import harness
+from harness import PostgresServer, RedisServer, places
+
+# What every fresh database is copied from: making one takes some 30 ms, CREATE EXTENSION in each would take more.
+TEMPLATE = "fence_template"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """The shared Redis server with the module. A test that changes its settings takes `make_redis` instead."""
+    server = RedisServer().start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def r(redis_server):
+    """A redis-py client (RESP2, bytes) of the shared server, on an empty server."""
+    with redis.Redis(port=redis_server.port, protocol=2, decode_responses=False) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def make_redis():
+    """A factory of own servers, with RedisServer's arguments; started, and removed after the test."""
+    servers = []
+
+    def make(*args, **kwargs):
+        server = RedisServer(*args, **kwargs)
+        servers.append(server)
+        return server.start()
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+def _majors():
+    """The majors to run: the chosen server alone where PG_CONFIG names one, else all that tests/setup fetched."""
+    return [None] if places.chosen_pg_config() else list(places.MAJORS)
+
+
+@pytest.fixture(scope="session", params=_majors(), ids=lambda major: f"pg{major or 'own'}")
+def pg(request):
+    """The shared PostgreSQL server of one major."""
+    server = PostgresServer(request.param).start()
+    server.psql(f"CREATE DATABASE {TEMPLATE}")
+    server.psql("CREATE EXTENSION pg_fence", TEMPLATE)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def dsn(pg):
+    """The URL of a fresh database that has the extension."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(pg.url(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+        yield pg.url(name)
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def connect(dsn):
+    """A factory of psycopg connections to the fresh database (autocommit unless asked otherwise)."""
+    connections = []
+
+    def make(*, url=None, autocommit=True, **kwargs):
+        connection = psycopg.connect(url or dsn, autocommit=autocommit, **kwargs)
+        connections.append(connection)
+        return connection
+
+    yield make
+    for connection in connections:
+        connection.close()
+
+
+@pytest.fixture
+def db(connect):
+    """A psycopg connection to the fresh database, in autocommit."""
+    return connect()
+
+
+@pytest.fixture
+def make_pg(request):
+    """A factory of own PostgreSQL servers of the major under test, with PostgresServer's keyword arguments."""
+    major = request.getfixturevalue("pg").major
+    servers = []
+
+    def make(**kwargs):
+        chosen = {} if places.chosen_pg_config() else {"major": major}
+        server = PostgresServer(**chosen, **kwargs)
+        servers.append(server)
+        return server.start()
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def eventually():
+    """Polls a function until it gives the expected value; prints both sides when the time has passed."""
+    return harness.eventually

