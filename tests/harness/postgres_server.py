@@ -169,6 +169,8 @@ class PostgresServer:
         except AssertionError:
             kill_with_children(process)
             raise ServerFailed(f"postgres was not ready in {START_WITHIN_S} s\n{tail(self._log)}") from None
+        if detached:
+            self._finalizer.detach()
         return self
 
     def _takes_connections(self, process, mark):
@@ -190,7 +192,8 @@ class Installation:
     def __init__(self, pg_config, folder, extension=True):
         self.account = server_account()
         self._copy = _Copy(Path(pg_config), Path(folder))
-        self.environment = server_environment(self._copy.libraries)
+        self.libraries = self._copy.libraries
+        self.environment = server_environment(self.libraries)
         self.version = self._run("postgres", "--version").split()[2]
         self.major = int(self.version.split(".")[0].rstrip("develrcbta"))
         if extension:

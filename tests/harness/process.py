@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -177,9 +176,20 @@ def children_of(pid):
         return []
 
 
+def start_time(pid):
+    """When a process started, as the system tells it: with the pid it names one process for ever. None when gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return None
+    # Fields 3 and 22 of proc(5); the clock ticks since the boot repeat after a reboot, its id does not.
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None if stat[0] in ("Z", "X") else f"{boot} {stat[19]}"
+
+
 def wait_until_gone(pids, within_s=STOP_WITHIN_S):
     """Wait until none of the pids is a running process (a zombie is not one)."""
-    eventually(lambda: [pid for pid in pids if _running(pid)], [], within_s=within_s)
+    eventually(lambda: [pid for pid in pids if start_time(pid) is not None], [], within_s=within_s)
 
 
 def tail(path, lines=30):
@@ -188,14 +198,6 @@ def tail(path, lines=30):
         return "\n".join(Path(path).read_text(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(no log)"
-
-
-def _running(pid):
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state not in ("Z", "X")
 
 
 def _reaches(account, folder):
@@ -210,13 +212,13 @@ def _reaches(account, folder):
 
 
 _PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _before_exec(end_with_owner):
     # The kernel ties this signal to the *thread* that forked, so a server that a worker thread starts would end with
     # that thread. Those rely on their owner's finalizer and atexit alone.
-    if end_with_owner is None or _libc is None or threading.current_thread() is not threading.main_thread():
+    if end_with_owner is None or threading.current_thread() is not threading.main_thread():
         return None
     owner = os.getpid()
 

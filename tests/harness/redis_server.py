@@ -133,6 +133,8 @@ class RedisServer:
         except AssertionError:
             end(process, signal.SIGKILL)
             raise ServerFailed(f"redis-server did not answer in {START_WITHIN_S} s\n{tail(self._log)}") from None
+        if detached:
+            self._finalizer.detach()
         return self
 
     def _answers(self, process, mark):
@@ -157,10 +159,14 @@ class RedisServer:
         path.write_text("\n".join(lines) + "\n")
         return path
 
-    def _environment(self):
+    @property
+    def libraries(self):
+        """The folders of shared libraries that the fetched server needs and the system may lack."""
         fetched = places.redis_server() == places.FETCHED_REDIS
-        libraries = places.shared_libraries(places.SERVERS / "redis") if fetched else ()
-        return server_environment(libraries, self._extra_environment)
+        return places.shared_libraries(places.SERVERS / "redis") if fetched else []
+
+    def _environment(self):
+        return server_environment(self.libraries, self._extra_environment)
 
 
 def _ask(port, command):

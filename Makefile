@@ -1,0 +1,148 @@
+# Everything that a person or CI does with this repository; `make help` lists it.
+#
+# Make only decides what is out of date: cargo builds, tests/setup fetches, tests/harness starts servers.
+# PG_CONFIG=... and REDIS_SERVER=... choose servers of your own; CARGO_TARGET_DIR moves what is built.
+
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+HARNESS := PYTHONPATH=tests python3 -m
+CARGO := cargo
+# pgrx 0.19 declares rustc 1.96 and builds on 1.95.
+FLAGS := --locked --ignore-rust-version
+
+# The majors to build for: the chosen server's alone, else the fetched ones. The first is the one for the demo.
+ifdef PG_CONFIG
+override PG_CONFIG := $(shell command -v $(PG_CONFIG))
+ifeq ($(PG_CONFIG),)
+$(error PG_CONFIG names no program; it must be the path of a pg_config)
+endif
+export PG_CONFIG
+MAJORS := $(shell $(PG_CONFIG) --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+else
+MAJORS := 18 15
+endif
+MAJOR := $(firstword $(MAJORS))
+ifdef REDIS_SERVER
+override REDIS_SERVER := $(shell command -v $(REDIS_SERVER))
+ifeq ($(REDIS_SERVER),)
+$(error REDIS_SERVER names no program; it must be the path of a redis-server)
+endif
+export REDIS_SERVER
+endif
+
+MODULE := $(TARGET)/release/libredis_fencelock.so
+MODULE_BUILT := $(TARGET)/release/.fencelock-module
+DRILL := $(TARGET)/drill/libredis_fencelock.so
+extension = $(TARGET)/pg_fence/$(1)/pg_fence.so
+
+COMMON_SOURCES := Cargo.toml Cargo.lock $(shell find fence -name '*.rs' -o -name Cargo.toml)
+MODULE_SOURCES := $(COMMON_SOURCES) $(shell find redis_fencelock -name '*.rs' -o -name Cargo.toml)
+EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -name Cargo.toml)
+
+.DEFAULT_GOAL := help
+# Two features of one crate land on one file name, so builds take turns; cargo uses all cores by itself.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: help build demo test test-long up down install lint purity clean setup-demo setup-test module drill extensions FORCE
+
+help:
+	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
+	@echo 'make test        every test: cargo test, then pytest against Redis and PostgreSQL 18 and 15'
+	@echo 'make test-long   the tests that take minutes'
+	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
+	@echo 'make down        stop what `make up` started'
+	@echo 'make build       the Redis module in target/release/libredis_fencelock.so, the extension in target/pg_fence/'
+	@echo 'make install PG_CONFIG=/path/to/pg_config'
+	@echo '                 install the extension into that PostgreSQL (build it first with the same PG_CONFIG);'
+	@echo '                 DESTDIR=... is put before every path'
+	@echo 'make lint        formatting and clippy, warnings are errors'
+	@echo 'make purity      check that the protocol crate depends on nothing'
+	@echo 'make clean       remove all that was built and fetched'
+	@echo
+	@echo 'What is missing is fetched into target/ first. PG_CONFIG=... and REDIS_SERVER=... use servers of your own.'
+
+build: setup-demo module $(call extension,$(MAJOR))
+
+demo: build
+	@python3 tests/demo.py
+
+test: setup-test module drill extensions
+	$(CARGO) test $(FLAGS)
+	cd tests && $(CURDIR)/target/venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-long: setup-test module drill extensions
+	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m long $(PYTEST_ARGS)
+
+up: build
+	@$(HARNESS) harness.play up
+
+down:
+	@$(HARNESS) harness.play down
+
+# Written beside its place and renamed: a running server has the old library mapped. Runs nothing but copies, so that
+# `sudo make install` needs no cargo.
+install:
+ifndef PG_CONFIG
+	$(error name the server to install into: make install PG_CONFIG=/path/to/pg_config)
+endif
+	@test -e $(call extension,$(MAJOR)) || { echo 'Build it first: make build PG_CONFIG=$(PG_CONFIG)'; exit 1; }
+	@set -e; \
+	put() { install -d "$$3"; install -m "$$1" "$$2" "$$3/.$$4.new"; mv -f "$$3/.$$4.new" "$$3/$$4"; echo "$$3/$$4"; }; \
+	put 755 $(call extension,$(MAJOR)) "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" pg_fence.so; \
+	for file in sql/pg_fence.control sql/pg_fence--*.sql; do \
+		put 644 $$file "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension" "$${file#sql/}"; \
+	done
+
+# In the release profile, because it shares with the build what the build scripts made of the servers' headers.
+lint: setup-test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
+	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
+	set -e; for major in $(MAJORS); do \
+		PGRX_PG_CONFIG_PATH=$$($(HARNESS) harness.places $$major) \
+		$(CARGO) clippy $(FLAGS) --release -p pg_fence --no-default-features --features pg$$major -- -D warnings; \
+	done
+
+purity:
+	@tree=$$($(CARGO) tree --locked -p fence -e normal) && echo "$$tree" && \
+	test "$$(echo "$$tree" | wc -l)" -eq 1 || { echo 'fence/ must depend on nothing'; exit 1; }
+
+clean: down
+	rm -rf $(TARGET) target
+
+setup-demo:
+	@tests/setup demo
+
+setup-test:
+	@tests/setup test
+
+module: $(MODULE_BUILT)
+drill: $(DRILL)
+extensions: $(foreach major,$(MAJORS),$(call extension,$(major)))
+
+# The stamp, not the library, says that the library is the one without the drill.
+$(MODULE_BUILT): $(MODULE_SOURCES)
+	$(CARGO) build --release $(FLAGS) -p redis_fencelock
+	@touch $@
+
+$(DRILL): $(MODULE_SOURCES)
+	@rm -f $(MODULE_BUILT)
+	$(CARGO) build --release $(FLAGS) -p redis_fencelock --features drill
+	@mkdir -p $(@D) && cp $(MODULE) $@.new && mv $@.new $@
+	$(CARGO) build --release $(FLAGS) -p redis_fencelock
+	@touch $(MODULE_BUILT)
+
+define extension_rule
+$(call extension,$(1)): $(EXTENSION_SOURCES) $(TARGET)/pg_fence/$(1)/built-with
+	PGRX_PG_CONFIG_PATH=$$$$($(HARNESS) harness.places $(1)) \
+	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
+	@cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@
+
+# Another server of the same major is another build.
+$(TARGET)/pg_fence/$(1)/built-with: FORCE
+	@mkdir -p $$(@D); $(HARNESS) harness.places $(1) > $$@.new; \
+	if cmp -s $$@.new $$@; then rm $$@.new; else mv $$@.new $$@; fi
+endef
+$(foreach major,$(MAJORS),$(eval $(call extension_rule,$(major))))
+
+FORCE:

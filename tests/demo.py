@@ -1,0 +1,289 @@
+"""The story of workers A and B, told by `make demo` with redis-cli and psql on real servers.
+
+Every command is printed and then run by the shell as printed; what it answers is printed as it came. Three acts with
+the same stall: plain SQL, a fence checked only at the write, and claim first. Leases really run out and A's pause is
+real. Ends with status 1 when the story does not come out as it is told.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+from harness import PostgresServer, RedisServer, eventually
+
+LOCK = "lock:counter"
+# The shortest lease that leaves a shell command on a loaded machine plenty of time.
+LEASE_MS = 1000
+# How long A sleeps over its lease: half as long again.
+STALL_S = 1.5
+# B finds the lock free when A's lease has run out, and not much later.
+B_WAITS_AT_MOST_S = 10
+
+
+def main():
+    """Tell the story and return the exit status."""
+    with _Servers() as stage:
+        print("A counter in PostgreSQL, a lock in Redis, and two workers that each add 1. The counter should end at 2.")
+        print(f"A takes the lock for {LEASE_MS} ms and stalls for {STALL_S} s: its lease runs out while it sleeps.")
+        print("A$ and B$ are commands that the two workers really run, here and now, with")
+        print(f"  REDIS_URL={stage.redis.url}")
+        print(f"  DATABASE_URL={stage.postgres.url()}")
+        stage.operator.sql("CREATE EXTENSION pg_fence")
+        stage.operator.sql("CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)")
+        stage.operator.sql("INSERT INTO counters VALUES (1, 0)")
+        plain_sql(stage)
+        check_at_the_write(stage)
+        claim_first(stage)
+        return verdict(stage)
+
+
+def plain_sql(stage):
+    """Act 1: the lock alone."""
+    stage.act("1. The lock alone: plain SQL, no fence")
+    a, b = stage.workers()
+    a.acquire()
+    a_read = a.read()
+    stall = a.stalls()
+    b.waits_for_the_lock()
+    b_read = b.read()
+    b.sql(f"UPDATE counters SET value = {b_read + 1} WHERE id = 1")
+    b.release()
+    stall.ends()
+    a.sql(f"UPDATE counters SET value = {a_read + 1} WHERE id = 1")
+    stage.check("A's write is accepted, and only the release tells A that its lease was gone", a.release(), 0)
+    stage.ends_at(1, "B's update is lost: A wrote over it what it had read before its stall.")
+
+
+def check_at_the_write(stage):
+    """Act 2: what is often advised, a fence that the write checks, and nothing before."""
+    stage.act("2. The fence checked at the write only")
+    a, b = stage.workers()
+    a_fence = a.acquire()
+    a_read = a.read()
+    stall = a.stalls()
+    b_fence = b.waits_for_the_lock()
+    b_read = b.read()
+    stall.ends()
+    accepted_a = a.sql(_checked_update(a_read + 1, a_fence))
+    stage.say(f"Nobody has written with B's fence yet, so A's older fence {a_fence} still passes. Now B writes:")
+    accepted_b = b.sql(_checked_update(b_read + 1, b_fence))
+    b.release()
+    stage.check("both writes are accepted", (accepted_a, accepted_b), ("UPDATE 1", "UPDATE 1"))
+    stage.ends_at(1, "A's update is lost: the check protects the write, not the read before it.")
+
+
+def claim_first(stage):
+    """Act 3: the fence is stamped on the row before the row is read."""
+    stage.act("3. Claim first: stamp the fence on the row, then read it")
+    a, b = stage.workers()
+    a_fence = a.acquire()
+    a_read = a.claim(a_fence)
+    stall = a.stalls()
+    b_fence = b.waits_for_the_lock()
+    b_read = b.claim(b_fence)
+    stall.ends()
+    stage.check("A is refused: the row carries B's fence", a.update(a_fence, a_read + 1), False)
+    stage.check("B, who holds the lock, is not", b.update(b_fence, b_read + 1), True)
+    b.release()
+    stage.say("A knows that it lost the lock, so it takes it again and starts over:")
+    a_fence = a.acquire()
+    a_read = a.claim(a_fence)
+    stage.check("this time A writes", a.update(a_fence, a_read + 1), True)
+    a.release()
+    stage.ends_at(2, "Both updates are there.")
+
+
+def verdict(stage):
+    """Say whether the story held."""
+    print()
+    if stage.failures:
+        print("THE STORY DOES NOT HOLD:")
+        for failure in stage.failures:
+            print(f"  {failure}")
+        return 1
+    print("The story holds: plain SQL ended at 1, the check at the write ended at 1, claim first ended at 2.")
+    return 0
+
+
+def _checked_update(value, fence):
+    return f"UPDATE counters SET value = {value}, fence = {fence} WHERE id = 1 AND fence <= {fence}"
+
+
+class _Servers:
+    """The stage: both servers, the shell's environment, and what did not come out as told."""
+
+    def __enter__(self):
+        self.redis = RedisServer().start()
+        self.postgres = PostgresServer().start()
+        self.operator = _Worker(self, "", "")
+        self.failures = []
+        self._act = 0
+        return self
+
+    def __exit__(self, *_):
+        self.redis.close()
+        self.postgres.close()
+
+    def act(self, title):
+        """Begin an act with the counter at 0."""
+        self._act += 1
+        print(f"\n=== {title}\n")
+        self.operator.sql("UPDATE counters SET value = 0, fence = 0 WHERE id = 1")
+
+    def workers(self):
+        """A and B with a fresh owner string each: an owner names one acquisition, not a worker."""
+        return _Worker(self, "A", f"A-{self._act}"), _Worker(self, "B", f"B-{self._act}")
+
+    def say(self, text):
+        print(f"   ({text})", flush=True)
+
+    def check(self, claim, seen, expected):
+        """Hold what is told against what happened."""
+        if seen == expected:
+            self.say(claim)
+        else:
+            self.failures.append(f"{claim}: expected {expected!r}, saw {seen!r}")
+            self.say(f"NOT SO: {self.failures[-1]}")
+
+    def ends_at(self, expected, moral):
+        """The end of an act: what the counter holds."""
+        print()
+        seen = self.operator.read()
+        if seen == expected:
+            print(f"--> Two increments, and the counter is {seen}. {moral}", flush=True)
+        else:
+            self.failures.append(f"the counter of act {self._act}: expected {expected}, saw {seen}")
+            print(f"--> NOT SO: {self.failures[-1]}", flush=True)
+
+    def run(self, who, command):
+        """Print a command, run exactly that by the shell, print what it says."""
+        print(f"{who}$ {command}", flush=True)
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        said = done.stdout.rstrip("\n")
+        print("\n".join(f"   {line}".rstrip() for line in said.splitlines()), flush=True)
+        if done.returncode != 0:
+            self.failures.append(f"`{command}` ended with status {done.returncode}")
+        return said
+
+    def _environment(self):
+        programs = (self.redis.cli_command()[0].parent, self.postgres.installation.psql.parent)
+        libraries = (*self.redis.libraries, *self.postgres.installation.libraries)
+        return {
+            **self.postgres.installation.environment,
+            "PATH": os.pathsep.join((*map(str, programs), os.environ.get("PATH", os.defpath))),
+            "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+            "REDIS_URL": self.redis.url,
+            "DATABASE_URL": self.postgres.url(),
+            "PSQLRC": os.devnull,
+            "PAGER": "",
+        }
+
+
+class _Worker:
+    """A worker with its commands; the owner string is the one of its first acquisition in an act."""
+
+    def __init__(self, stage, name, owner):
+        self._stage = stage
+        self._name = name
+        self._owner = owner
+        self._acquisitions = 0
+
+    def redis(self, command):
+        """Run one Redis command and return what redis-cli says."""
+        return self._stage.run(self._name, f"redis-cli --no-raw -u $REDIS_URL {command}")
+
+    def sql(self, statement):
+        """Run one statement and return what psql says."""
+        escaped = statement.replace('"', '\\"')
+        return self._stage.run(self._name, f'psql $DATABASE_URL -c "{escaped}"')
+
+    def acquire(self):
+        """Take the lock, which must be free, and return the fence."""
+        self._acquisitions += 1
+        if self._acquisitions > 1:
+            self._owner = f"{self._owner}-again"
+        fence = _integer(self.redis(self._acquire_command()))
+        if fence is None:
+            self._stage.failures.append(f"{self._name} did not get the lock")
+        return fence
+
+    def waits_for_the_lock(self):
+        """Try until the lock is granted; the tries in between are real and not printed."""
+        if (fence := _integer(self.redis(self._acquire_command()))) is not None:
+            self._stage.failures.append(f"{self._name} got the lock while the other's lease was running")
+            return fence
+        self._stage.say(f"busy: A's lease is running, so {self._name} tries again and again")
+        quiet = self._acquire_command().split()
+        fence = eventually(
+            lambda: _integer(self._stage.redis.cli("--no-raw", *quiet)), within_s=B_WAITS_AT_MOST_S
+        )
+        print(f"{self._name}$ redis-cli --no-raw -u $REDIS_URL {self._acquire_command()}\n   (integer) {fence}", flush=True)
+        return fence
+
+    def release(self):
+        """Give the lock back and return the reply."""
+        return _integer(self.redis(f"FENCELOCK.RELEASE {LOCK} {self._owner}"))
+
+    def read(self):
+        """Read the counter without a fence."""
+        return _cell(self.sql("SELECT value FROM counters WHERE id = 1"))
+
+    def claim(self, fence):
+        """Stamp the fence on the row and return the counter; None when a newer fence is there."""
+        said = self.sql(f"SELECT * FROM fenced_claim(NULL::counters, 1, {fence})")
+        row = re.search(r"^ +1 \| +(\d+) \| +\d+$", said, re.MULTILINE)
+        if row is None:
+            self._stage.failures.append(f"{self._name} could not claim the row with fence {fence}")
+            return 0
+        return int(row[1])
+
+    def update(self, fence, value):
+        """Write the counter while the stamp is ours."""
+        said = self.sql(f"SELECT fenced_update('counters', 1, {fence}, '{{\"value\": {value}}}')")
+        return {"t": True, "f": False}.get(said.splitlines()[2].strip() if len(said.splitlines()) > 2 else None)
+
+    def stalls(self):
+        """Begin a real pause."""
+        self._stage.say(f"{self._name} stalls for {STALL_S} s: a garbage collection, a throttled CPU, a frozen machine")
+        return _Stall(self._stage, self._name)
+
+    def _acquire_command(self):
+        return f"FENCELOCK.ACQUIRE {LOCK} {self._owner} {LEASE_MS}"
+
+
+class _Stall:
+    """A pause that began at a moment; it is over STALL_S later, whatever the others did meanwhile."""
+
+    def __init__(self, stage, name):
+        self._stage = stage
+        self._name = name
+        self._wakes = time.monotonic() + STALL_S
+
+    def ends(self):
+        """Sleep what is left of it."""
+        time.sleep(max(0.0, self._wakes - time.monotonic()))
+        self._stage.say(f"{self._name} wakes up and goes on as if it still held the lock")
+
+
+def _integer(said):
+    found = re.fullmatch(r"\(integer\) (\d+)", said.strip())
+    return int(found[1]) if found else None
+
+
+def _cell(said):
+    """The single number of an aligned psql table."""
+    found = re.search(r"^ +(\d+)$", said, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

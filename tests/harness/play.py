@@ -1,0 +1,142 @@
+"""Both servers for a person to play with: `make up` and `make down`, as `python3 -m harness.play up|down`.
+
+The servers outlive this process. What was started is written down in target/up; a server is stopped only while its
+pid is still that very process, by its start time.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+from . import places
+from .postgres_server import PostgresServer
+from .process import STOP_WITHIN_S, ServerFailed, server_account, start_time, temporary_folder, wait_until_gone
+from .redis_server import RedisServer
+
+STATE = places.ROOT / "target" / "up" / "servers.json"
+DATABASE = "play"
+
+
+def main(arguments):
+    """Run one of the two commands and return the exit status."""
+    try:
+        if arguments == ["up"]:
+            return up()
+        if arguments == ["down"]:
+            return down()
+    except ServerFailed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    print("usage: python3 -m harness.play up|down", file=sys.stderr)
+    return 2
+
+
+def up():
+    """Start what does not run, and print how to reach it."""
+    state = _read()
+    if state and all(_runs(server) for server in state["servers"]):
+        print("Both servers run already.", file=sys.stderr)
+    else:
+        if state:
+            down()
+        state = _start()
+    _say(state)
+    return 0
+
+
+def down():
+    """Stop what `up` started, and remove its files."""
+    state = _read()
+    if not state:
+        print("Nothing to stop.")
+        return 0
+    running = [server for server in state["servers"] if _runs(server)]
+    for server in running:
+        os.kill(server["pid"], server["signal"])
+    wait_until_gone([server["pid"] for server in running], within_s=STOP_WITHIN_S)
+    for server in state["servers"]:
+        shutil.rmtree(server["folder"], ignore_errors=True)
+    shutil.rmtree(STATE.parent)
+    print(f"Stopped {len(running)} servers.")
+    return 0
+
+
+def _start():
+    redis = RedisServer(data_dir=temporary_folder("fencelock-redis"))
+    postgres = PostgresServer(folder=temporary_folder("fencelock-pg", server_account()))
+    servers = []
+    try:
+        redis.start(detached=True)
+        servers.append(_facts("redis", redis.pid, signal.SIGTERM, redis.data_dir))
+        postgres.start(detached=True)
+        servers.append(_facts("postgres", postgres.pid, signal.SIGINT, postgres.data_dir.parent))
+        postgres.psql(f"CREATE DATABASE {DATABASE}")
+        postgres.psql("CREATE EXTENSION pg_fence", DATABASE)
+    except BaseException:
+        redis.kill()
+        postgres.kill()
+        shutil.rmtree(redis.data_dir, ignore_errors=True)
+        shutil.rmtree(postgres.data_dir.parent, ignore_errors=True)
+        raise
+    state = {
+        "redis_url": redis.url,
+        "database_url": postgres.url(DATABASE),
+        "servers": servers,
+    }
+    _write(state)
+    _make_client("redis-cli", redis.cli_command()[0], redis.libraries)
+    _make_client("psql", postgres.installation.psql, postgres.installation.libraries)
+    return state
+
+
+def _say(state):
+    here = os.path.relpath(STATE.parent, places.ROOT)
+    print(f"REDIS_URL={state['redis_url']}")
+    print(f"DATABASE_URL={state['database_url']}")
+    print()
+    print("Talk to them with any client, or with the two that came along; `make down` stops both servers.")
+    print(f"  {here}/redis-cli -u {state['redis_url']} FENCELOCK.ACQUIRE lock:report me 30000")
+    print(f"  {here}/psql {state['database_url']} -c '\\df fence*'")
+    print("The servers listen on this machine only, trust everybody on it, and keep nothing after `make down`.")
+
+
+def _make_client(name, program, libraries):
+    """A short name for a client that PATH may not have and whose libraries the system may lack."""
+    paths = ":".join(map(str, libraries))
+    script = STATE.parent / name
+    script.write_text(
+        "#!/bin/sh\n"
+        f'export LD_LIBRARY_PATH="{paths}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'
+        f'exec "{program}" "$@"\n'
+    )
+    script.chmod(0o755)
+
+
+def _facts(name, pid, stop_signal, folder):
+    return {"name": name, "pid": pid, "started": start_time(pid), "signal": int(stop_signal), "folder": str(folder)}
+
+
+def _runs(server):
+    """Whether the pid is still the process that was started, and not a later one with the same number."""
+    started = start_time(server["pid"])
+    return started is not None and started == server["started"]
+
+
+def _read():
+    try:
+        return json.loads(STATE.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def _write(state):
+    STATE.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = STATE.with_suffix(".new")
+    unfinished.write_text(json.dumps(state, indent=2) + "\n")
+    unfinished.replace(STATE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
