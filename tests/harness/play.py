@@ -15,7 +15,7 @@ from .postgres_server import PostgresServer
 from .process import STOP_WITHIN_S, ServerFailed, server_account, start_time, temporary_folder, wait_until_gone
 from .redis_server import RedisServer
 
-STATE = places.ROOT / "target" / "up" / "servers.json"
+STATE = places.TARGET / "up" / "servers.json"
 DATABASE = "play"
 
 
@@ -92,7 +92,7 @@ def _start():
 
 
 def _say(state):
-    here = os.path.relpath(STATE.parent, places.ROOT)
+    here = os.path.relpath(STATE.parent)
     print(f"REDIS_URL={state['redis_url']}")
     print(f"DATABASE_URL={state['database_url']}")
     print()

@@ -1,0 +1,261 @@
+"""What the harness promises: own servers, on 127.0.0.1 alone, that end with their owner and leave nothing behind."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import psycopg
+import pytest
+import redis
+
+from harness import PostgresServer, RedisServer, ServerFailed, eventually, places, postgres_server, process, redis_server
+
+MAKE_LIST = places.ROOT / "Makefile"
+
+
+def run_python(code, *, cwd=places.ROOT / "tests", **kwargs):
+    """Start a Python of our own in tests/, with its output to read."""
+    return subprocess.Popen([sys.executable, "-c", code], cwd=cwd, stdout=subprocess.PIPE, text=True, **kwargs)
+
+
+# --- waiting
+
+
+def test_eventually_shows_both_sides_when_the_time_has_passed():
+    with pytest.raises(AssertionError, match=r"(?s)expected: 2.*last saw: 1"):
+        eventually(lambda: 1, 2, within_s=0.02)
+
+
+def test_eventually_returns_what_it_waited_for():
+    answers = iter([0, "", "there"])
+    assert eventually(lambda: next(answers)) == "there"
+
+
+# --- Redis
+
+
+def test_a_redis_server_keeps_its_port_and_its_data_over_kill_and_start(make_redis):
+    server = make_redis(config={"appendonly": "yes", "appendfsync": "always"}, module=None)
+    port = server.port
+    assert server.cli("SET", "kept", "yes") == "OK"
+    server.kill()
+    server.start()
+    assert (server.port, server.cli("GET", "kept")) == (port, "yes")
+
+
+def test_a_redis_server_that_cannot_start_says_why(make_redis):
+    with pytest.raises(ServerFailed, match="no-such-setting"):
+        make_redis(config={"no-such-setting": "1"}, module=None)
+
+
+def test_module_arguments_reach_the_module(make_redis):
+    server = make_redis(("fence-clock", "no"))
+    assert server.cli("FENCELOCK.ACQUIRE", "k", "o", "1000") == "1"
+
+
+@pytest.mark.parametrize("module", [redis_server, postgres_server])
+def test_a_port_that_another_process_took_is_given_up(module, monkeypatch):
+    taken = RedisServer(module=None).start()
+    offers = iter([taken.port, process.free_port()])
+    monkeypatch.setattr(module, "free_port", lambda: next(offers))
+    server = RedisServer(module=None) if module is redis_server else PostgresServer(18, extension=False)
+    server.start()
+    assert server.port != taken.port
+    server.close()
+    taken.close()
+
+
+# --- PostgreSQL
+
+
+def test_a_postgres_server_keeps_its_port_and_its_data_over_kill_and_start(make_pg):
+    server = make_pg()
+    port = server.port
+    server.psql("CREATE TABLE kept AS SELECT 1 AS yes")
+    server.kill()
+    server.start()
+    assert (server.port, server.psql("SELECT yes FROM kept")) == (port, "1")
+
+
+def test_kill_leaves_no_process_of_a_postgres_server(make_pg):
+    server = make_pg()
+    pids = [server.pid, *process.children_of(server.pid)]
+    assert len(pids) > 3
+    server.kill()
+    assert [pid for pid in pids if process.start_time(pid)] == []
+
+
+def test_postgres_never_runs_as_root(pg):
+    assert os.stat(f"/proc/{pg.pid}").st_uid != 0
+
+
+def test_postgres_runs_where_no_postgres_account_exists(monkeypatch, tmp_path):
+    real = process.pwd.getpwnam
+
+    def without_postgres(name):
+        if name == "postgres":
+            raise KeyError(name)
+        return real(name)
+
+    monkeypatch.setattr(process.pwd, "getpwnam", without_postgres)
+    # A folder of its own, as the shared copy of the server was made for the usual account.
+    folder = process.temporary_folder("fencelock-pg", process.server_account())
+    server = PostgresServer(18, folder=folder).start()
+    assert server.psql("SELECT 1") == "1"
+    expected = real("nobody").pw_uid if os.geteuid() == 0 else os.geteuid()
+    assert os.stat(f"/proc/{server.pid}").st_uid == expected
+    server.close()
+    shutil.rmtree(folder)
+
+
+def test_postgres_runs_from_a_checkout_in_a_closed_folder(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    checkout = closed / "checkout"
+    for name in ("tests/harness", "sql", "target/servers", f"{places.TARGET}/pg_fence"):
+        source = places.ROOT / name
+        inside = f"target/{source.name}" if source.is_relative_to(places.TARGET) else name
+        shutil.copytree(source, checkout / inside, symlinks=True, copy_function=postgres_server._link)
+    code = (
+        "from harness import PostgresServer\n"
+        "server = PostgresServer(18).start()\n"
+        "print(server.psql('CREATE EXTENSION pg_fence; SELECT 1'))\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
+    child = run_python(code, cwd=checkout / "tests", env={**environment, "TMPDIR": str(closed)})
+    assert child.communicate(timeout=60)[0].strip() == "1"
+    assert child.returncode == 0
+
+
+def test_each_test_has_a_fresh_database_with_the_extension(db):
+    assert db.execute("SELECT count(*) FROM pg_extension WHERE extname = 'pg_fence'").fetchone() == (1,)
+    assert db.execute("SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace").fetchone() == (0,)
+
+
+def test_the_majors_under_test_are_both_there():
+    assert places.chosen_pg_config() or places.MAJORS == (18, 15)
+
+
+# --- the end of the owner
+
+
+@pytest.mark.parametrize("start", ["RedisServer(module=None)", "PostgresServer(18, extension=False)"])
+def test_a_server_ends_with_its_owner_even_when_that_is_killed(start):
+    code = (
+        "import time\n"
+        "from harness import RedisServer, PostgresServer\n"
+        f"server = {start}.start()\n"
+        "print(server.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    owner = run_python(code)
+    pid = int(owner.stdout.readline())
+    family = [pid, *process.children_of(pid)]
+    owner.kill()
+    owner.communicate()
+    process.wait_until_gone(family, within_s=10)
+
+
+@pytest.mark.parametrize("start", ["RedisServer(module=None)", "PostgresServer(18, extension=False)"])
+def test_an_owner_that_exits_leaves_no_files(start, tmp_path):
+    code = f"from harness import RedisServer, PostgresServer\nserver = {start}.start()\n"
+    account = process.server_account()
+    scratch = process.temporary_folder("fencelock-test", account)
+    owner = run_python(code, env={**os.environ, "TMPDIR": str(scratch)})
+    owner.communicate(timeout=60)
+    assert owner.returncode == 0
+    assert list(scratch.iterdir()) == []
+    scratch.rmdir()
+
+
+def test_a_forked_child_that_exits_does_not_end_the_server():
+    server = RedisServer(module=None).start()
+    child = os.fork()
+    if child == 0:
+        server._finalizer()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert server.cli("PING") == "PONG"
+    server.close()
+
+
+# --- make up, make down, make install, make help
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Runs `harness.play` with a target folder of its own, so that a person's `make up` is left alone."""
+    target = tmp_path / "target"
+    target.mkdir()
+    for name in ("release", "pg_fence"):
+        (target / name).symlink_to(places.TARGET / name)
+
+    def run(command):
+        environment = {**os.environ, "CARGO_TARGET_DIR": str(target)}
+        child = run_python(f"import sys; from harness import play; sys.exit(play.main(['{command}']))", env=environment)
+        said = child.communicate(timeout=60)[0]
+        assert child.returncode == 0
+        return said
+
+    yield run
+    run("down")
+
+
+def test_up_prints_urls_that_work_and_down_stops_the_servers(play):
+    said = play("up")
+    redis_url = re.search(r"^REDIS_URL=(\S+)$", said, re.MULTILINE)[1]
+    database_url = re.search(r"^DATABASE_URL=(\S+)$", said, re.MULTILINE)[1]
+    with redis.Redis.from_url(redis_url) as client, psycopg.connect(database_url) as connection:
+        fence = client.execute_command("FENCELOCK.ACQUIRE", "lock:report", "me", 30000)
+        connection.execute("CREATE TABLE report (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+        connection.execute("INSERT INTO report VALUES (1)")
+        assert connection.execute("SELECT * FROM fenced_claim(NULL::report, 1, %s)", (fence,)).fetchone() == (1, fence)
+    assert play("up") == said
+    play("down")
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis.from_url(redis_url).ping()
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(database_url)
+
+
+def test_the_clients_that_up_offers_work(play):
+    said = play("up")
+    commands = re.findall(r"^  (\S+/(?:redis-cli|psql) .*)$", said, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        done = subprocess.run(command, shell=True, cwd=places.ROOT / "tests", stdout=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stdout.strip()) != (0, "")
+        assert re.search(r"^\d+$|fenced_claim", done.stdout, re.MULTILINE)
+
+
+def test_down_leaves_a_process_alone_that_only_has_the_pid(play, tmp_path):
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    facts = {"name": "redis", "pid": bystander.pid, "started": "long ago", "signal": signal.SIGTERM, "folder": "/nowhere"}
+    state = tmp_path / "target" / "up" / "servers.json"
+    state.parent.mkdir()
+    state.write_text(json.dumps({"servers": [facts]}))
+    assert "Stopped 0 servers" in play("down")
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+def test_install_puts_every_file_under_destdir(pg, tmp_path):
+    pg_config = places.chosen_pg_config() or places.pg_config_of(pg.major)
+    command = ["make", "--no-print-directory", "install", f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path}"]
+    subprocess.run(command, cwd=places.ROOT, check=True, stdout=subprocess.PIPE)
+    installed = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert installed == {
+        name: 0o755 if kind == "lib" else 0o644 for _, kind, name in places.extension_files(pg.major)
+    }
+
+
+def test_help_names_every_target_that_is_meant_for_people():
+    meant = re.search(r"^\.PHONY: help (.*?) setup-demo", MAKE_LIST.read_text(), re.MULTILINE)[1].split()
+    said = subprocess.run(["make"], cwd=places.ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert [name for name in meant if not re.search(rf"^make {name}\b", said, re.MULTILINE)] == []
+    assert len(meant) == 10
