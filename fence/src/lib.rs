@@ -5,6 +5,7 @@
 //! for both.
 #![forbid(unsafe_code)]
 
+pub mod args;
 pub mod codec;
 pub mod lease;
 mod number;

@@ -294,10 +294,10 @@ mod tests {
     fn deadlines_of_every_level_come_out_in_their_time() {
         let mut wheel = Wheel::new(0);
         for level in 0..LEVELS as u32 {
-            wheel.insert(3 * TICK_US << (SLOT_BITS * level), level).unwrap();
+            wheel.insert((3 * TICK_US) << (SLOT_BITS * level), level).unwrap();
         }
         for level in 0..LEVELS as u32 {
-            let deadline_us = 3 * TICK_US << (SLOT_BITS * level);
+            let deadline_us = (3 * TICK_US) << (SLOT_BITS * level);
             assert_eq!(drain(&mut wheel, deadline_us - 1), []);
             assert_eq!(drain(&mut wheel, deadline_us), [level]);
         }

@@ -1,1 +1,129 @@
-//! stub
+//! The Redis module `fencelock`: leases and fences, granted in the server in one atomic step.
+//!
+//! This file is the table of contents: what is registered, in which order. The rule is in the crate `fence`.
+//! Invariant: one file serves Redis 7.0 and later and Valkey 8 and later.
+
+mod commands;
+mod config;
+#[cfg(feature = "drill")]
+mod drill;
+mod events;
+mod ffi;
+mod index;
+mod keyspace;
+mod reaper;
+mod replication;
+mod server;
+mod store;
+mod value;
+
+use std::ffi::{CStr, c_int};
+
+use redis_module::raw;
+
+use crate::ffi::{Ctx, Name, api, warn};
+use crate::server::server;
+
+/// The server counts what the module allocates. Unit tests run without a server.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+
+type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+
+/// A command: its name, its flags, and the position of its one key (0: none).
+struct Command {
+    name: &'static CStr,
+    handler: Handler,
+    flags: &'static CStr,
+    key: c_int,
+}
+
+const COMMANDS: &[Command] = &[
+    Command { name: c"fencelock.acquire", handler: commands::on_acquire, flags: c"write deny-oom fast", key: 1 },
+    Command { name: c"fencelock.extend", handler: commands::on_extend, flags: c"write fast", key: 1 },
+    Command { name: c"fencelock.release", handler: commands::on_release, flags: c"write fast", key: 1 },
+    Command { name: c"fencelock.inspect", handler: commands::on_inspect, flags: c"readonly fast", key: 1 },
+    #[cfg(feature = "drill")]
+    Command { name: c"fencelock._drill", handler: drill::on_drill, flags: c"fast", key: 0 },
+];
+
+/// Run by replication and loading alone. Redis 8 hides them; elsewhere they are refused to clients.
+const INTERNAL_COMMANDS: &[Command] = &[
+    Command { name: value::APPLY, handler: replication::on_apply, flags: c"write", key: 1 },
+    Command { name: reaper::FLOOR, handler: replication::on_floor, flags: c"write", key: 0 },
+];
+
+/// Not in the header of the bindings: Valkey moves slots with locks only if the module says that it is ready.
+const VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
+const OPTIONS: u32 = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+    | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
+    | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
+    | VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION;
+
+/// What MODULE LIST shows: 1 for 0.1, to be raised with every release.
+const MODULE_VERSION: c_int = 1;
+
+/// Called by the server when it loads the module.
+///
+/// # Safety
+/// The server passes its context and `argc` strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    let api_version = raw::REDISMODULE_APIVER_1 as c_int;
+    // SAFETY: the first call of all, as the server asks; it fills the pointers to every other function.
+    let ready = unsafe { raw::Export_RedisModule_Init(ctx, c"fencelock".as_ptr(), MODULE_VERSION, api_version) };
+    if ready != raw::REDISMODULE_OK as c_int {
+        return raw::REDISMODULE_ERR as c_int;
+    }
+    ffi::install_panic_hook();
+    let arguments: Vec<Name> = (0..argc as usize)
+        // SAFETY: the server passes `argc` strings, alive until this function returns.
+        .map(|position| Name(unsafe { *argv.add(position) }))
+        .collect();
+    let loaded = ffi::guarded("RedisModule_OnLoad", || load(Ctx(ctx), &arguments), || Err("it panicked".into()));
+    match loaded {
+        Ok(()) => raw::REDISMODULE_OK as c_int,
+        Err(reason) => {
+            warn(&format!("the module is not loaded: {reason}"));
+            raw::REDISMODULE_ERR as c_int
+        }
+    }
+}
+
+fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
+    config::read_arguments(arguments)?;
+    let flags = ctx.flags();
+    server().is_primary.set(flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0);
+    server().in_cluster.set(flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0);
+    // SAFETY: the context is that of the load; the second call makes one that lives as long as the process.
+    unsafe {
+        api!(RedisModule_SetModuleOptions)(ctx.0, OPTIONS as c_int);
+        server().detached.set(Ctx(api!(RedisModule_GetDetachedThreadSafeContext)(ctx.0)));
+    }
+    let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_string()) };
+    check(value::register(ctx), "the server refuses the data type")?;
+    for command in COMMANDS {
+        check(create(ctx, command, command.flags), "the server refuses a command")?;
+    }
+    for command in INTERNAL_COMMANDS {
+        let created = create(ctx, command, c"write internal") || create(ctx, command, c"write admin");
+        check(created, "the server refuses an internal command")?;
+    }
+    check(events::subscribe(ctx), "the server lacks an event")?;
+    check(config::register(ctx), "the server refuses a setting")?;
+    check(config::check(), "the settings do not fit the server")
+}
+
+fn create(ctx: Ctx, command: &Command, flags: &CStr) -> bool {
+    let (name, key) = (command.name.as_ptr(), command.key);
+    // SAFETY: name and flags end in NUL; the handler is a function of this module, which cannot be unloaded.
+    let created =
+        unsafe { api!(RedisModule_CreateCommand)(ctx.0, name, Some(command.handler), flags.as_ptr(), key, key, key) };
+    created == raw::REDISMODULE_OK as c_int
+}

@@ -1,0 +1,227 @@
+//! Arguments of the commands: bytes become a typed request or an error, once.
+//!
+//! Not a tokenizer: the caller splits the command. Keys and owners stay bytes.
+//! Invariant: every error names the argument and its range, and was found before anything changed.
+
+use std::fmt;
+
+use crate::lease::{Caller, LONGEST, Millis, OWNER_MAX, Terms};
+use crate::number::Fence;
+
+/// A request to acquire a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Acquire<'a> {
+    /// The bytes the client chose for this acquisition.
+    pub owner: &'a [u8],
+    /// What it asks for.
+    pub terms: Terms,
+}
+
+/// A request to extend a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extend<'a> {
+    /// Who asks.
+    pub caller: Caller<'a>,
+    /// The new time from now on.
+    pub ttl: Millis,
+}
+
+/// What is wrong with an argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadArgument<'a> {
+    /// Not an integer in canonical form within the range.
+    Number {
+        /// The argument.
+        name: &'static str,
+        /// Its smallest value.
+        min: u64,
+        /// Its largest value.
+        max: u64,
+    },
+    /// An owner of this many bytes.
+    OwnerLength(usize),
+    /// A word that is no option of the command.
+    UnknownOption(&'a [u8]),
+    /// An option that stands twice.
+    Repeated(&'static str),
+    /// An option without its value.
+    NoValue(&'static str),
+}
+
+/// How much of an unknown word an error repeats.
+const SHOWN_MAX: usize = 32;
+
+impl fmt::Display for BadArgument<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            BadArgument::Number { name, min, max } => write!(f, "{name} must be an integer from {min} to {max}"),
+            BadArgument::OwnerLength(length) => write!(f, "owner must have 1 to {OWNER_MAX} bytes, not {length}"),
+            BadArgument::UnknownOption(word) => {
+                let shown = &word[..word.len().min(SHOWN_MAX)];
+                write!(f, "syntax error: unknown option '{}'", shown.escape_ascii())
+            }
+            BadArgument::Repeated(name) => write!(f, "syntax error: option {name} is given twice"),
+            BadArgument::NoValue(name) => write!(f, "syntax error: option {name} has no value"),
+        }
+    }
+}
+
+/// Reads `owner ttl-ms [MAXHOLD ms] [DELAY ms]`.
+pub fn acquire<'a>(
+    owner: &'a [u8],
+    ttl: &'a [u8],
+    options: &[&'a [u8]],
+    max_ttl: Millis,
+) -> Result<Acquire<'a>, BadArgument<'a>> {
+    let owner = owner_of(owner)?;
+    let mut terms = Terms { ttl: span("ttl-ms", ttl, max_ttl)?, max_hold: None, delay: None, ephemeral: false };
+    let mut options = Options(options);
+    while let Some(word) = options.next() {
+        if word.eq_ignore_ascii_case(b"MAXHOLD") {
+            once("MAXHOLD", &mut terms.max_hold, span("MAXHOLD", options.value("MAXHOLD")?, max_ttl)?)?;
+        } else if word.eq_ignore_ascii_case(b"DELAY") {
+            once("DELAY", &mut terms.delay, span("DELAY", options.value("DELAY")?, max_ttl)?)?;
+        } else {
+            return Err(BadArgument::UnknownOption(word));
+        }
+    }
+    Ok(Acquire { owner, terms })
+}
+
+/// Reads `owner ttl-ms [FENCE fence]`.
+pub fn extend<'a>(
+    owner: &'a [u8],
+    ttl: &'a [u8],
+    options: &[&'a [u8]],
+    max_ttl: Millis,
+) -> Result<Extend<'a>, BadArgument<'a>> {
+    let owner = owner_of(owner)?;
+    let ttl = span("ttl-ms", ttl, max_ttl)?;
+    Ok(Extend { caller: Caller { owner, fence: fence_option(options)? }, ttl })
+}
+
+/// Reads `owner [FENCE fence]`.
+pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Caller<'a>, BadArgument<'a>> {
+    Ok(Caller { owner: owner_of(owner)?, fence: fence_option(options)? })
+}
+
+/// Reads a fence.
+pub fn fence(word: &[u8]) -> Result<Fence, BadArgument<'static>> {
+    let bad = BadArgument::Number { name: "fence", min: 1, max: Fence::MAX };
+    canonical(word).and_then(Fence::new).ok_or(bad)
+}
+
+/// Reads an unsigned integer in canonical form: no sign, space, fraction, exponent, hex or leading zero.
+pub fn canonical(word: &[u8]) -> Option<u64> {
+    if word.is_empty() || (word[0] == b'0' && word.len() > 1) {
+        return None;
+    }
+    word.iter().try_fold(0u64, |number, &digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+fn owner_of(owner: &[u8]) -> Result<&[u8], BadArgument<'_>> {
+    if owner.is_empty() || owner.len() > OWNER_MAX { Err(BadArgument::OwnerLength(owner.len())) } else { Ok(owner) }
+}
+
+fn span<'a>(name: &'static str, word: &[u8], max: Millis) -> Result<Millis, BadArgument<'a>> {
+    let max = max.min(LONGEST).0;
+    canonical(word).filter(|&ms| (1..=max).contains(&ms)).map(Millis).ok_or(BadArgument::Number { name, min: 1, max })
+}
+
+fn fence_option<'a>(words: &[&'a [u8]]) -> Result<Option<Fence>, BadArgument<'a>> {
+    let mut options = Options(words);
+    let mut found = None;
+    while let Some(word) = options.next() {
+        if !word.eq_ignore_ascii_case(b"FENCE") {
+            return Err(BadArgument::UnknownOption(word));
+        }
+        once("FENCE", &mut found, fence(options.value("FENCE")?)?)?;
+    }
+    Ok(found)
+}
+
+fn once<'a, T>(name: &'static str, place: &mut Option<T>, value: T) -> Result<(), BadArgument<'a>> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(BadArgument::Repeated(name)),
+    }
+}
+
+/// The words behind the fixed arguments.
+struct Options<'w, 'a>(&'w [&'a [u8]]);
+
+impl<'a> Options<'_, 'a> {
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (word, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(word)
+    }
+
+    fn value(&mut self, name: &'static str) -> Result<&'a [u8], BadArgument<'a>> {
+        self.next().ok_or(BadArgument::NoValue(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Millis = Millis(86_400_000);
+
+    #[test]
+    fn only_canonical_integers_are_numbers() {
+        for word in ["1.5", "1e3", "0x10", "", " 5", "5 ", "+5", "-5", "05", "99999999999999999999", "5\n", "٥"] {
+            assert_eq!(canonical(word.as_bytes()), None, "{word:?}");
+        }
+        assert_eq!(canonical(b"0"), Some(0));
+        assert_eq!(canonical(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(canonical(b"18446744073709551616"), None);
+    }
+
+    #[test]
+    fn a_ttl_out_of_range_is_named_with_its_range() {
+        for word in ["0", "86400001", "-1", "9223372036854775807"] {
+            let error = acquire(b"me", word.as_bytes(), &[], DAY).unwrap_err();
+            assert_eq!(error.to_string(), "ttl-ms must be an integer from 1 to 86400000");
+        }
+        assert!(acquire(b"me", b"86400000", &[], DAY).is_ok());
+    }
+
+    #[test]
+    fn no_setting_allows_more_than_ten_years() {
+        let error = acquire(b"me", b"9999999999999", &[], Millis(u64::MAX)).unwrap_err();
+        assert_eq!(error, BadArgument::Number { name: "ttl-ms", min: 1, max: LONGEST.0 });
+    }
+
+    #[test]
+    fn an_owner_has_1_to_512_bytes() {
+        assert_eq!(release(b"", &[]), Err(BadArgument::OwnerLength(0)));
+        assert_eq!(release(&[0; 513], &[]), Err(BadArgument::OwnerLength(513)));
+        assert!(release(&[0; 512], &[]).is_ok());
+    }
+
+    #[test]
+    fn options_come_in_any_order_and_case_but_once() {
+        let request = acquire(b"me", b"10", &[b"delay", b"5", b"MaxHold", b"20"], DAY).unwrap();
+        assert_eq!((request.terms.max_hold, request.terms.delay), (Some(Millis(20)), Some(Millis(5))));
+        let twice = acquire(b"me", b"10", &[b"DELAY", b"5", b"DELAY", b"5"], DAY).unwrap_err();
+        assert_eq!(twice.to_string(), "syntax error: option DELAY is given twice");
+        let bare = acquire(b"me", b"10", &[b"DELAY"], DAY).unwrap_err();
+        assert_eq!(bare.to_string(), "syntax error: option DELAY has no value");
+        let unknown = acquire(b"me", b"10", &[b"FO\x00O"], DAY).unwrap_err();
+        assert_eq!(unknown.to_string(), "syntax error: unknown option 'FO\\x00O'");
+    }
+
+    #[test]
+    fn a_fence_option_is_a_fence() {
+        let caller = release(b"me", &[b"FENCE", b"33"]).unwrap();
+        assert_eq!(caller.fence.map(Fence::get), Some(33));
+        for word in [&b"0"[..], b"9007199254740992", b"-1", b"33.0"] {
+            let error = release(b"me", &[b"FENCE", word]).unwrap_err();
+            assert_eq!(error.to_string(), "fence must be an integer from 1 to 9007199254740991");
+        }
+    }
+}

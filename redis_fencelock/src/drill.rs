@@ -1,0 +1,35 @@
+//! Panics on request, to prove that a panic in any callback is caught. Only in builds with the feature `drill`.
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+use redis_module::raw;
+
+use crate::ffi::{Ctx, Name, callback};
+
+/// The callback that is to panic at its next call.
+static TARGET: Mutex<Option<String>> = Mutex::new(None);
+
+callback! {
+    /// `FENCELOCK._DRILL callback`: the callback of that name panics once, at its next call.
+    pub(crate) fn on_drill(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    {
+        if argc != 2 {
+            return Ctx(ctx).wrong_arity();
+        }
+        // SAFETY: the server passes `argc` strings, alive until the command returns.
+        let target = Name(unsafe { *argv.add(1) }).bytes();
+        *TARGET.lock().unwrap() = Some(String::from_utf8_lossy(target).into_owned());
+        Ctx(ctx).reply_ok()
+    }
+}
+
+/// Panics when `name` is the target.
+pub(crate) fn maybe_panic(name: &str) {
+    let hit = TARGET.lock().unwrap().take_if(|target| target == name).is_some();
+    assert!(!hit, "drill in {name}");
+}

@@ -1,0 +1,382 @@
+//! The edge to the server: raw calls behind small types, and the guard that turns a panic into an answer.
+//!
+//! No rule and no state of its own. Functions newer than Redis 7.0 are looked up, never assumed.
+//! Invariant: no panic crosses into the server. Every callback is made by [`callback!`], which catches it.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use redis_module::raw;
+
+use crate::value::{self, Value};
+
+/// A function of the module API, or a panic that names the one that the server lacks. For use in an unsafe block: reading
+/// the pointer is sound, because the server fills it while the module loads and never changes it.
+macro_rules! api {
+    ($name:ident) => {
+        match ::redis_module::raw::$name {
+            Some(function) => function,
+            None => $crate::ffi::missing(stringify!($name)),
+        }
+    };
+}
+pub(crate) use api;
+
+/// Defines a function that the server calls. A panic in it is logged and the value after `else` returned.
+macro_rules! callback {
+    ($(#[$meta:meta])* $visibility:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty, else $fallback:expr;
+     $body:block) => {
+        $(#[$meta])*
+        $visibility unsafe extern "C" fn $name($($arg: $type),*) -> $result {
+            $crate::ffi::guarded(stringify!($name), || $body, || $fallback)
+        }
+    };
+}
+pub(crate) use callback;
+
+#[cold]
+pub(crate) fn missing(name: &'static str) -> ! {
+    panic!("the server has no {name}")
+}
+
+/// Runs `body`; after a panic, logs it and runs `fallback`.
+pub(crate) fn guarded<R>(name: &'static str, body: impl FnOnce() -> R, fallback: impl FnOnce() -> R) -> R {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        #[cfg(feature = "drill")]
+        crate::drill::maybe_panic(name);
+        body()
+    }));
+    outcome.unwrap_or_else(|_| {
+        warn(&format!("a panic in {name} was caught; the server goes on"));
+        fallback()
+    })
+}
+
+/// Makes panics write one log line and nothing else: the default hook prints a backtrace through the C library, whose
+/// memory must not be freed by the allocator of a server that loads modules with RTLD_DEEPBIND.
+pub(crate) fn install_panic_hook() {
+    std::panic::set_hook(Box::new(|info| warn(&format!("internal error: {info}"))));
+}
+
+/// Writes a warning to the log of the server.
+pub(crate) fn warn(line: &str) {
+    let line = CString::new(format!("fencelock: {line}").replace('\0', "\\0")).unwrap_or_default();
+    // SAFETY: strings that end in NUL; a null context is allowed.
+    unsafe { api!(RedisModule_Log)(ptr::null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), line.as_ptr()) }
+}
+
+/// The context of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Ctx(pub *mut raw::RedisModuleCtx);
+
+/// A name of a key, owned by whoever made it.
+#[derive(Clone, Copy)]
+pub(crate) struct Name(pub *mut raw::RedisModuleString);
+
+impl Name {
+    /// The bytes. The caller keeps the string alive, as the server does for the arguments of a command.
+    pub fn bytes<'a>(self) -> &'a [u8] {
+        let mut length = 0;
+        // SAFETY: the string is alive, and the server returns a pointer to `length` bytes of it.
+        unsafe {
+            let start = api!(RedisModule_StringPtrLen)(self.0, &mut length);
+            if start.is_null() { &[] } else { std::slice::from_raw_parts(start.cast(), length) }
+        }
+    }
+}
+
+/// A name made by us, freed when dropped.
+pub(crate) struct OwnName(pub Name);
+
+impl OwnName {
+    pub fn new(bytes: &[u8]) -> OwnName {
+        // SAFETY: the bytes are copied; without a context the string is ours to free.
+        OwnName(Name(unsafe { api!(RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) }))
+    }
+}
+
+impl Drop for OwnName {
+    fn drop(&mut self) {
+        // SAFETY: made by `new` without a context and freed once.
+        unsafe { api!(RedisModule_FreeString)(ptr::null_mut(), self.0.0) }
+    }
+}
+
+impl Ctx {
+    /// The flags of the context, `REDISMODULE_CTX_FLAGS_*`.
+    pub fn flags(self) -> u32 {
+        // SAFETY: a null context is allowed too.
+        unsafe { api!(RedisModule_GetContextFlags)(self.0) as u32 }
+    }
+
+    pub fn selected_db(self) -> i32 {
+        // SAFETY: the context is that of the running call.
+        unsafe { api!(RedisModule_GetSelectedDb)(self.0) }
+    }
+
+    /// Selects a database; false when there is none of that number.
+    pub fn select_db(self, db: i32) -> bool {
+        // SAFETY: the context is that of the running call.
+        unsafe { api!(RedisModule_SelectDb)(self.0, db) == raw::REDISMODULE_OK as c_int }
+    }
+
+    /// Opens a key for reading and writing. Nothing is signalled or created by that alone.
+    pub fn open(self, name: Name) -> Key {
+        let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+        // SAFETY: context and name are alive; the key is closed when dropped.
+        Key(unsafe { api!(RedisModule_OpenKey)(self.0, name.0, mode) })
+    }
+
+    /// Opens a key for reading; `None` when there is none.
+    pub fn open_for_reading(self, name: Name) -> Option<Key> {
+        // SAFETY: context and name are alive; the key is closed when dropped.
+        let key = unsafe { api!(RedisModule_OpenKey)(self.0, name.0, raw::REDISMODULE_READ as c_int) };
+        (!key.is_null()).then_some(Key(key))
+    }
+
+    /// Tells clients that watch the key.
+    pub fn signal_modified(self, name: Name) {
+        // SAFETY: context and name are alive.
+        unsafe { api!(RedisModule_SignalModifiedKey)(self.0, name.0) };
+    }
+
+    /// Sends `command name blob` to the replicas and the append-only file.
+    pub fn replicate_blob(self, command: &CStr, name: Name, blob: &[u8]) {
+        let format = c"sb".as_ptr();
+        // SAFETY: the format asks for a string and for bytes with their length, which follow.
+        unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, blob.as_ptr(), blob.len());
+        }
+    }
+
+    /// Sends `DEL name` to the replicas and the append-only file.
+    pub fn replicate_del(self, name: Name) {
+        // SAFETY: the format asks for one string, which follows.
+        unsafe { api!(RedisModule_Replicate)(self.0, c"DEL".as_ptr(), c"s".as_ptr(), name.0) };
+    }
+
+    /// Sends `command number` to the replicas and the append-only file.
+    pub fn replicate_number(self, command: &CStr, number: u64) {
+        // SAFETY: the format asks for one long long, which follows.
+        unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), c"l".as_ptr(), number as c_longlong);
+        }
+    }
+
+    /// Sends the running command on as it came.
+    pub fn replicate_verbatim(self) {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_ReplicateVerbatim)(self.0) };
+    }
+
+    /// Asks the server whether it serves the key, by a call that a cluster redirects like any other.
+    pub fn probe(self, name: Name) -> bool {
+        // SAFETY: the format asks for one string, which follows; the reply is freed once.
+        unsafe {
+            let reply = api!(RedisModule_Call)(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.0);
+            if reply.is_null() {
+                return false;
+            }
+            api!(RedisModule_FreeCallReply)(reply);
+        }
+        true
+    }
+
+    /// Calls `callback` with `data` on the event loop after `after_ms`.
+    pub fn create_timer(self, after_ms: u64, callback: TimerProc) -> raw::RedisModuleTimerID {
+        // SAFETY: the callback is a function of this module, which cannot be unloaded.
+        unsafe { api!(RedisModule_CreateTimer)(self.0, after_ms as i64, Some(callback), ptr::null_mut()) }
+    }
+
+    pub fn stop_timer(self, timer: raw::RedisModuleTimerID) {
+        // SAFETY: the id may be of a timer that is gone: the server looks it up.
+        unsafe { api!(RedisModule_StopTimer)(self.0, timer, ptr::null_mut()) };
+    }
+
+    pub fn reply_integer(self, number: i64) -> c_int {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_ReplyWithLongLong)(self.0, number) }
+    }
+
+    pub fn reply_null(self) -> c_int {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_ReplyWithNull)(self.0) }
+    }
+
+    pub fn reply_ok(self) -> c_int {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_ReplyWithSimpleString)(self.0, c"OK".as_ptr()) }
+    }
+
+    pub fn reply_bytes(self, bytes: &[u8]) -> c_int {
+        // SAFETY: pointer and length are of one slice, which the server copies.
+        unsafe { api!(RedisModule_ReplyWithStringBuffer)(self.0, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    /// Starts a map of `pairs` keys and values: flat in RESP2.
+    pub fn reply_map(self, pairs: usize) -> c_int {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_ReplyWithMap)(self.0, pairs as i64) }
+    }
+
+    /// An error reply. `line` begins with its code word.
+    pub fn reply_error(self, line: &str) -> c_int {
+        let line = CString::new(line.replace('\0', "\\0")).unwrap_or_default();
+        // SAFETY: the line ends in NUL and is copied.
+        unsafe { api!(RedisModule_ReplyWithError)(self.0, line.as_ptr()) }
+    }
+
+    pub fn wrong_arity(self) -> c_int {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_WrongArity)(self.0) }
+    }
+}
+
+/// What the server calls when a timer is due.
+pub(crate) type TimerProc = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
+
+/// What an open key holds.
+pub(crate) enum Content {
+    Nothing,
+    Lock(Value),
+    Other,
+}
+
+/// An open key, closed when dropped.
+pub(crate) struct Key(*mut raw::RedisModuleKey);
+
+impl Key {
+    pub fn content(&self) -> Content {
+        // SAFETY: the key is open (a null one counts as empty). The value is of our type when the type says so.
+        unsafe {
+            if api!(RedisModule_KeyType)(self.0) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+                Content::Nothing
+            } else if api!(RedisModule_ModuleTypeGetType)(self.0) != value::lock_type() {
+                Content::Other
+            } else {
+                Value::from_raw(api!(RedisModule_ModuleTypeGetValue)(self.0)).map_or(Content::Other, Content::Lock)
+            }
+        }
+    }
+
+    /// Stores `value`, which the keyspace owns from now on, in place of anything that is there.
+    pub fn set(&self, value: Value) {
+        // SAFETY: the key is open for writing and the value is of our type.
+        unsafe { api!(RedisModule_ModuleTypeSetValue)(self.0, value::lock_type(), value.into_raw()) };
+    }
+
+    /// Stores `value` in place of the lock that is there, which is given back and not freed.
+    pub fn replace(&self, value: Value) -> Option<Value> {
+        let mut old = ptr::null_mut();
+        // SAFETY: the key is open for writing, holds a value of our type, and the new one is of our type too.
+        unsafe {
+            api!(RedisModule_ModuleTypeReplaceValue)(self.0, value::lock_type(), value.into_raw(), &mut old);
+        }
+        Value::from_raw(old)
+    }
+
+    /// Deletes the key.
+    pub fn delete(&self) {
+        // SAFETY: the key is open for writing.
+        unsafe { api!(RedisModule_DeleteKey)(self.0) };
+    }
+
+    /// Takes a time to live away that somebody has set: the lease alone decides when a lock ends.
+    pub fn clear_expire(&self) {
+        // SAFETY: the key is open for writing.
+        unsafe {
+            if api!(RedisModule_GetExpire)(self.0) != NO_EXPIRE {
+                api!(RedisModule_SetExpire)(self.0, NO_EXPIRE);
+            }
+        }
+    }
+}
+
+const NO_EXPIRE: i64 = raw::REDISMODULE_NO_EXPIRE as i64;
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: opened once and closed once.
+            unsafe { api!(RedisModule_CloseKey)(self.0) }
+        }
+    }
+}
+
+/// The server's stream while it saves or loads a value.
+#[derive(Clone, Copy)]
+pub(crate) struct Io(pub *mut raw::RedisModuleIO);
+
+/// Bytes that the server allocated for us.
+pub(crate) struct Loaded {
+    start: *mut c_char,
+    length: usize,
+}
+
+impl Loaded {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the server gave `length` bytes, which are ours until dropped.
+        unsafe { std::slice::from_raw_parts(self.start.cast(), self.length) }
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the server for us and freed once.
+        unsafe { api!(RedisModule_Free)(self.start.cast()) }
+    }
+}
+
+impl Io {
+    pub fn save_bytes(self, bytes: &[u8]) {
+        // SAFETY: pointer and length are of one slice, which the server copies.
+        unsafe { api!(RedisModule_SaveStringBuffer)(self.0, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    pub fn save_number(self, number: u64) {
+        // SAFETY: the stream is that of the running call.
+        unsafe { api!(RedisModule_SaveUnsigned)(self.0, number) }
+    }
+
+    pub fn load_bytes(self) -> Option<Loaded> {
+        let mut length = 0;
+        // SAFETY: the stream is that of the running call.
+        let start = unsafe { api!(RedisModule_LoadStringBuffer)(self.0, &mut length) };
+        if start.is_null() {
+            return None;
+        }
+        let loaded = Loaded { start, length };
+        (!self.failed()).then_some(loaded)
+    }
+
+    pub fn load_number(self) -> Option<u64> {
+        // SAFETY: the stream is that of the running call.
+        let number = unsafe { api!(RedisModule_LoadUnsigned)(self.0) };
+        (!self.failed()).then_some(number)
+    }
+
+    /// Writes `command key blob` into an append-only file that is being rewritten.
+    pub fn emit_blob(self, command: &CStr, key: Name, blob: &[u8]) {
+        let format = c"sb".as_ptr();
+        // SAFETY: the format asks for a string and for bytes with their length, which follow.
+        unsafe { api!(RedisModule_EmitAOF)(self.0, command.as_ptr(), format, key.0, blob.as_ptr(), blob.len()) }
+    }
+
+    /// The name of the key that is loaded; `None` where the server does not know it.
+    pub fn key_name(self) -> Option<Name> {
+        // SAFETY: the stream is that of the running call.
+        let name = unsafe { api!(RedisModule_GetKeyNameFromIO)(self.0) };
+        (!name.is_null()).then_some(Name(name.cast_mut()))
+    }
+
+    pub fn db(self) -> i32 {
+        // SAFETY: the stream is that of the running call.
+        unsafe { api!(RedisModule_GetDbIdFromIO)(self.0) }
+    }
+
+    fn failed(self) -> bool {
+        // SAFETY: the stream is that of the running call.
+        unsafe { api!(RedisModule_IsIOError)(self.0) != 0 }
+    }
+}

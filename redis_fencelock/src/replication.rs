@@ -1,0 +1,78 @@
+//! The internal commands: what a primary did, told to replicas and append-only files as effects.
+//!
+//! Nothing is decided here, least of all by a clock: a replica and a file that is read back store what they are told.
+//! Invariant: a user cannot run them.
+
+use std::ffi::c_int;
+
+use fence::codec::{self, Route};
+use redis_module::raw;
+
+use crate::ffi::{Ctx, Name, callback, warn};
+use crate::server::server;
+use crate::store::Slot;
+
+/// What a client that is no primary gets.
+const INTERNAL: &str = "ERR this command is internal: it is run by replication and by loading alone";
+
+callback! {
+    /// `FENCELOCK._APPLY key record`: stores a hold.
+    pub(crate) fn on_apply(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    {
+        let ctx = Ctx(ctx);
+        let Some([_, key, record]) = words(argv, argc) else { return ctx.wrong_arity() };
+        let Some(route) = route(ctx) else { return ctx.reply_error(INTERNAL) };
+        let record = match codec::decode(record.bytes()) {
+            Ok(record) => record,
+            Err(corrupt) => {
+                let line = format!("a replicated lock cannot be read: {corrupt:?}; is the primary's module newer?");
+                warn(&line);
+                return ctx.reply_error(&format!("ERR {line}"));
+            }
+        };
+        Slot::apply(ctx, key, &record, route);
+        ctx.replicate_verbatim();
+        ctx.reply_ok()
+    }
+}
+
+callback! {
+    /// `FENCELOCK._FLOOR fence`: no fence at or below this one is issued from now on.
+    pub(crate) fn on_floor(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    {
+        let ctx = Ctx(ctx);
+        let Some([_, fence]) = words(argv, argc) else { return ctx.wrong_arity() };
+        if route(ctx).is_none() {
+            return ctx.reply_error(INTERNAL);
+        }
+        match fence::args::fence(fence.bytes()) {
+            Ok(fence) => server().observe(fence.get()),
+            Err(bad) => return ctx.reply_error(&format!("ERR {bad}")),
+        }
+        ctx.replicate_verbatim();
+        ctx.reply_ok()
+    }
+}
+
+/// How the running command came here; `None` when an ordinary client sent it.
+fn route(ctx: Ctx) -> Option<Route> {
+    let flags = ctx.flags();
+    if flags & raw::REDISMODULE_CTX_FLAGS_LOADING != 0 {
+        Some(Route::File)
+    } else {
+        (flags & raw::REDISMODULE_CTX_FLAGS_REPLICATED != 0).then_some(Route::Stream)
+    }
+}
+
+fn words<const N: usize>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Option<[Name; N]> {
+    // SAFETY: the server passes `argc` strings, alive until the command returns.
+    (argc as usize == N).then(|| std::array::from_fn(|position| Name(unsafe { *argv.add(position) })))
+}

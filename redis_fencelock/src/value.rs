@@ -1,0 +1,432 @@
+//! The stored lock: one allocation with lease, owner and name, shared by the keyspace and the deadline index.
+//!
+//! No rule of leases: it only keeps one. The last of its users to let go frees it; the keyspace may let go on another
+//! thread, so that mark alone is atomic, and everything else belongs to the main thread.
+//! Invariant: whoever has its mark set may read the value; nobody else may.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::{offset_of, size_of};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use fence::Fence;
+use fence::codec::{self, Clocks, ENCODED_MAX};
+use fence::lease::{Hold, Lease};
+use fence::wheel::Handle;
+use redis_module::raw;
+
+use crate::ffi::{Ctx, Io, Name, api, callback, warn};
+use crate::server::{Arrival, server};
+
+/// The name of the type in snapshots: nine characters, for ever.
+const TYPE_NAME: &CStr = c"fencelock";
+/// The version of what the type writes around the record, which has a version of its own.
+const ENCODING: c_int = 1;
+/// The internal command that carries a hold to replicas and append-only files.
+pub(crate) const APPLY: &CStr = c"FENCELOCK._APPLY";
+
+/// The keyspace uses the value.
+const IN_KEYSPACE: u8 = 1;
+/// The deadline index uses the value.
+const IN_INDEX: u8 = 2;
+/// The list of values to look at again uses the value.
+const IN_SUSPECTS: u8 = 4;
+const USERS: u8 = IN_KEYSPACE | IN_INDEX | IN_SUSPECTS;
+const EPHEMERAL: u8 = 8;
+/// The longest hold and the delay follow the lengths.
+const HAS_TERMS: u8 = 16;
+
+const NO_HANDLE: u32 = u32::MAX;
+
+/// The fixed part. Behind `marks`, without padding: lengths of owner and key and the database as LEB128, the terms if
+/// flagged, the owner, the key. With a 36-byte owner and a name of 11 bytes that is 79 bytes, just below a size class.
+#[repr(C)]
+struct Header {
+    fence: u64,
+    granted_us: u64,
+    deadline_us: u64,
+    handle: u32,
+    marks: AtomicU8,
+}
+
+const TAIL: usize = offset_of!(Header, marks) + 1;
+const TERMS: usize = 2 * size_of::<u64>();
+
+/// A pointer to a stored lock. Copies are cheap and own nothing: see the marks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Value(NonNull<Header>);
+
+/// Where the parts behind the header begin.
+struct Layout {
+    db: u32,
+    terms: usize,
+    owner: usize,
+    key: usize,
+    end: usize,
+}
+
+impl Value {
+    /// A new value that belongs to the keyspace.
+    pub fn create(hold: &Hold, db: u32, key: &[u8]) -> Value {
+        let lease = &hold.lease;
+        let has_terms = lease.limit_us != u64::MAX || lease.delay_us != 0;
+        let mut lengths = Lengths { bytes: [0; 3 * LEB128_MAX], used: 0 };
+        for length in [hold.owner.len() as u64, key.len() as u64, u64::from(db)] {
+            lengths.push(length);
+        }
+        let mut terms = [0; TERMS];
+        terms[..8].copy_from_slice(&lease.limit_us.to_le_bytes());
+        terms[8..].copy_from_slice(&lease.delay_us.to_le_bytes());
+        let terms = if has_terms { &terms[..] } else { &[] };
+        let parts = [&lengths.bytes[..lengths.used], terms, hold.owner, key];
+        let size = TAIL + parts.iter().map(|part| part.len()).sum::<usize>();
+
+        // SAFETY: the server's allocator never fails (it ends the server), aligns to 16, and gets at least a header's size;
+        // the parts are written behind the header, inside `size`.
+        unsafe {
+            let start: *mut u8 = api!(RedisModule_Alloc)(size.max(size_of::<Header>())).cast();
+            let marks =
+                IN_KEYSPACE | if has_terms { HAS_TERMS } else { 0 } | if lease.ephemeral { EPHEMERAL } else { 0 };
+            start.cast::<Header>().write(Header {
+                fence: lease.fence.get(),
+                granted_us: lease.granted_us,
+                deadline_us: lease.deadline_us,
+                handle: NO_HANDLE,
+                marks: AtomicU8::new(marks),
+            });
+            let mut to = start.add(TAIL);
+            for part in parts {
+                ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
+                to = to.add(part.len());
+            }
+            Value(NonNull::new_unchecked(start.cast()))
+        }
+    }
+
+    pub fn from_raw(value: *mut c_void) -> Option<Value> {
+        NonNull::new(value.cast()).map(Value)
+    }
+
+    pub fn into_raw(self) -> *mut c_void {
+        self.0.as_ptr().cast()
+    }
+
+    pub fn lease(&self) -> Lease {
+        let header = self.header();
+        let (limit_us, delay_us) = if self.has(HAS_TERMS) { self.terms() } else { (u64::MAX, 0) };
+        Lease {
+            // Only numbers that are fences are ever stored.
+            fence: Fence::new(header.fence).unwrap_or_else(|| unreachable!()),
+            granted_us: header.granted_us,
+            deadline_us: header.deadline_us,
+            limit_us,
+            delay_us,
+            ephemeral: self.has(EPHEMERAL),
+        }
+    }
+
+    pub fn owner(&self) -> &[u8] {
+        let layout = self.layout();
+        self.tail(layout.owner, layout.key)
+    }
+
+    pub fn hold(&self) -> Hold<'_> {
+        Hold { lease: self.lease(), owner: self.owner() }
+    }
+
+    /// The name under which it was stored. A renamed key has another one now.
+    pub fn key(&self) -> &[u8] {
+        let layout = self.layout();
+        self.tail(layout.key, layout.end)
+    }
+
+    /// The number under which the index knows the database.
+    pub fn db(&self) -> u32 {
+        self.layout().db
+    }
+
+    pub fn set_deadline(self, deadline_us: u64) {
+        // SAFETY: alive, and only the main thread writes this field.
+        unsafe { (*self.0.as_ptr()).deadline_us = deadline_us }
+    }
+
+    pub fn handle(&self) -> Option<Handle> {
+        let handle = self.header().handle;
+        (handle != NO_HANDLE).then(|| Handle::from_bits(handle))
+    }
+
+    /// Notes where the index keeps the value, which it uses from now on.
+    pub fn enter_index(self, handle: Handle) {
+        self.mark(IN_INDEX);
+        // SAFETY: alive, and only the main thread writes this field.
+        unsafe { (*self.0.as_ptr()).handle = handle.to_bits() }
+    }
+
+    /// Notes that the index has no entry for the value, which it still uses.
+    pub fn leave_wheel(self) {
+        // SAFETY: alive, and only the main thread writes this field.
+        unsafe { (*self.0.as_ptr()).handle = NO_HANDLE }
+    }
+
+    /// The index uses the value no more: it may be gone after this.
+    pub fn leave_index(self) {
+        self.leave_wheel();
+        self.let_go(IN_INDEX);
+    }
+
+    /// The list of suspects uses the value from now on; false when it did already.
+    pub fn enter_suspects(self) -> bool {
+        self.mark(IN_SUSPECTS)
+    }
+
+    /// The list of suspects uses the value no more: it may be gone after this.
+    pub fn leave_suspects(self) {
+        self.let_go(IN_SUSPECTS);
+    }
+
+    /// The keyspace uses the value no more: it may be gone after this.
+    pub fn leave_keyspace(self) {
+        self.let_go(IN_KEYSPACE);
+    }
+
+    /// Whether some key, under whatever name, still holds the value.
+    pub fn is_in_keyspace(&self) -> bool {
+        self.has(IN_KEYSPACE)
+    }
+
+    fn has(&self, mark: u8) -> bool {
+        self.header().marks.load(Ordering::Acquire) & mark != 0
+    }
+
+    fn mark(self, mark: u8) -> bool {
+        self.header().marks.fetch_or(mark, Ordering::AcqRel) & mark == 0
+    }
+
+    fn let_go(self, user: u8) {
+        let before = self.header().marks.fetch_and(!user, Ordering::AcqRel);
+        if before & user != 0 && before & USERS & !user == 0 {
+            // SAFETY: the last user has let go, so nobody reads it any more; it came from the server's allocator.
+            unsafe { api!(RedisModule_Free)(self.into_raw()) }
+        }
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: alive while the caller's mark is set.
+        unsafe { self.0.as_ref() }
+    }
+
+    fn terms(&self) -> (u64, u64) {
+        let at = self.layout().terms;
+        let term = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(self.tail(at, at + 8));
+            u64::from_le_bytes(bytes)
+        };
+        (term(at), term(at + 8))
+    }
+
+    fn layout(&self) -> Layout {
+        let mut at = TAIL;
+        let owner_length = self.leb128(&mut at) as usize;
+        let key_length = self.leb128(&mut at) as usize;
+        let db = self.leb128(&mut at) as u32;
+        let owner = at + if self.has(HAS_TERMS) { TERMS } else { 0 };
+        let key = owner + owner_length;
+        Layout { db, terms: at, owner, key, end: key + key_length }
+    }
+
+    fn leb128(&self, at: &mut usize) -> u64 {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.tail(*at, *at + 1)[0];
+            *at += 1;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        number
+    }
+
+    fn tail(&self, from: usize, to: usize) -> &[u8] {
+        // SAFETY: `create` wrote the allocation up to `end`, and all callers stay below it.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(from), to - from) }
+    }
+}
+
+/// Numbers in LEB128: one byte for each that is below 128, as lengths mostly are.
+struct Lengths {
+    bytes: [u8; 3 * LEB128_MAX],
+    used: usize,
+}
+
+/// The most bytes of a 64-bit number in LEB128.
+const LEB128_MAX: usize = 10;
+
+impl Lengths {
+    fn push(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes[self.used] = number as u8 | 0x80;
+            self.used += 1;
+            number >>= 7;
+        }
+        self.bytes[self.used] = number as u8;
+        self.used += 1;
+    }
+}
+
+static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
+
+pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
+    LOCK_TYPE.load(Ordering::Relaxed)
+}
+
+/// Registers the type; false when the server refuses it.
+pub(crate) fn register(ctx: Ctx) -> bool {
+    let mut methods = raw::RedisModuleTypeMethods {
+        version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
+        rdb_load: Some(rdb_load),
+        rdb_save: Some(rdb_save),
+        aof_rewrite: Some(aof_rewrite),
+        free: Some(free),
+        mem_usage: Some(mem_usage),
+        digest: Some(digest),
+        aux_load: Some(aux_load),
+        // Redis 7.0 knows the first alone; later servers prefer the second, which may write nothing at all.
+        aux_save: Some(aux_save),
+        aux_save2: Some(aux_save_if_any),
+        aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
+        unlink2: Some(unlinked),
+        // Two live copies of one hold must not be: COPY is refused without these.
+        copy: None,
+        copy2: None,
+        unlink: None,
+        free_effort: None,
+        free_effort2: None,
+        mem_usage2: None,
+        // The index points at the value, so defragmentation must not move it.
+        defrag: None,
+    };
+    // SAFETY: the name ends in NUL and the server copies the methods.
+    let registered = unsafe { api!(RedisModule_CreateDataType)(ctx.0, TYPE_NAME.as_ptr(), ENCODING, &mut methods) };
+    LOCK_TYPE.store(registered, Ordering::Relaxed);
+    !registered.is_null()
+}
+
+callback! {
+    fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else ();
+    {
+        if let Some(value) = Value::from_raw(value) {
+            Io(io).save_bytes(encoded(&value, server().clocks(), &mut [0; ENCODED_MAX]));
+        }
+    }
+}
+
+callback! {
+    fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else ();
+    {
+        if let Some(value) = Value::from_raw(value) {
+            Io(io).emit_blob(APPLY, Name(key), encoded(&value, server().clocks(), &mut [0; ENCODED_MAX]));
+        }
+    }
+}
+
+fn encoded<'b>(value: &Value, clocks: Clocks, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
+    codec::encode(&value.hold(), clocks, buffer)
+}
+
+callback! {
+    fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void, else ptr::null_mut();
+    {
+        if encoding != ENCODING {
+            warn(&format!("a lock in encoding {encoding} cannot be read: this module reads {ENCODING}"));
+            return ptr::null_mut();
+        }
+        let Some(loaded) = Io(io).load_bytes() else { return ptr::null_mut() };
+        let name = Io(io).key_name().map_or(&[][..], Name::bytes);
+        match server().take_in(loaded.bytes(), Arrival { db: Io(io).db(), key: name }) {
+            Ok(value) => value.into_raw(),
+            Err(reason) => {
+                warn(&format!("a lock is refused while loading: {reason}"));
+                ptr::null_mut()
+            }
+        }
+    }
+}
+
+callback! {
+    /// Called on another thread too.
+    fn free(value: *mut c_void) -> (), else ();
+    {
+        if let Some(value) = Value::from_raw(value) {
+            value.leave_keyspace();
+        }
+    }
+}
+
+callback! {
+    fn mem_usage(value: *const c_void) -> usize, else 0;
+    {
+        // SAFETY: the value came from the server's allocator.
+        unsafe { api!(RedisModule_MallocSize)(value.cast_mut()) }
+    }
+}
+
+callback! {
+    /// What must be equal on a replica: not the deadline, which each server has on its own clock.
+    fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) -> (), else ();
+    {
+        let Some(value) = Value::from_raw(value) else { return };
+        let owner = value.owner();
+        // SAFETY: the digest is that of the running call; pointer and length are of one slice.
+        unsafe {
+            api!(RedisModule_DigestAddLongLong)(digest, value.lease().fence.get() as i64);
+            api!(RedisModule_DigestAddStringBuffer)(digest, owner.as_ptr().cast(), owner.len());
+            api!(RedisModule_DigestEndSequence)(digest);
+        }
+    }
+}
+
+callback! {
+    /// A value left its key: deleted, overwritten, evicted, renamed or moved. Which of them shows a moment later.
+    fn unlinked(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
+    {
+        if let Some(value) = Value::from_raw(value.cast_mut()) {
+            server().suspect(value);
+        }
+    }
+}
+
+callback! {
+    fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else ();
+    {
+        Io(io).save_number(server().issuer().last());
+    }
+}
+
+callback! {
+    /// Writes nothing while no fence was issued, so that such a snapshot loads without the module.
+    fn aux_save_if_any(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else ();
+    {
+        if server().issuer().last() != 0 {
+            Io(io).save_number(server().issuer().last());
+        }
+    }
+}
+
+callback! {
+    fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int, else raw::REDISMODULE_ERR as c_int;
+    {
+        let last = (encoding == ENCODING).then(|| Io(io).load_number()).flatten();
+        match last.filter(|&last| last <= Fence::MAX) {
+            Some(last) => {
+                server().observe(last);
+                raw::REDISMODULE_OK as c_int
+            }
+            None => {
+                warn("the last issued fence in this snapshot cannot be read");
+                raw::REDISMODULE_ERR as c_int
+            }
+        }
+    }
+}
