@@ -99,7 +99,7 @@ lint: setup-test
 	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
 	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
 	set -e; for major in $(MAJORS); do \
-		PGRX_PG_CONFIG_PATH=$$($(HARNESS) harness.places $$major) \
+		env $$($(HARNESS) harness.places $$major) \
 		$(CARGO) clippy $(FLAGS) --release -p pg_fence --no-default-features --features pg$$major -- -D warnings; \
 	done
 
@@ -134,7 +134,7 @@ $(DRILL): $(MODULE_SOURCES)
 
 define extension_rule
 $(call extension,$(1)): $(EXTENSION_SOURCES) $(TARGET)/pg_fence/$(1)/built-with
-	PGRX_PG_CONFIG_PATH=$$$$($(HARNESS) harness.places $(1)) \
+	env $$$$($(HARNESS) harness.places $(1)) \
 	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
 	@cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@
 

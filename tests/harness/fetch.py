@@ -24,7 +24,8 @@ POSTGRES_18_SHA256 = (
 )
 
 REDIS_PACKAGES = ("redis-server", "redis-tools")
-POSTGRES_15_PACKAGES = ("postgresql-15", "postgresql-client-15", "postgresql-server-dev-15", "libpq5")
+# The server's headers include those of ICU.
+POSTGRES_15_PACKAGES = ("postgresql-15", "postgresql-client-15", "postgresql-server-dev-15", "libpq5", "libicu-dev")
 # The just-in-time compiler is off in throw-away servers, and its library is larger than everything else together.
 _NOT_UNPACKED = re.compile(r"^lib(llvm|clang|perl|c6|c-|gcc|crypt1|tinfo|stdc\+\+)")
 
@@ -96,8 +97,8 @@ def _fetch_postgres_15(folder):
     own = "PostgreSQL with its server headers, and name it with PG_CONFIG=/path/to/pg_config"
     _unpack_debian(folder, POSTGRES_15_PACKAGES, own)
     home = folder / "usr" / "lib" / "postgresql" / "15"
-    # Without LLVM's library these cannot be loaded; the server starts none it does not find.
-    for leftover in (home / "lib" / "bitcode", home / "lib" / "llvmjit.so", home / "lib" / "llvmjit_types.bc"):
+    # Without LLVM's library these cannot be loaded; the server starts none it does not find. Nothing links statically.
+    for leftover in (*folder.glob("usr/lib/*/libicu*.a"), home / "lib" / "bitcode", home / "lib" / "llvmjit.so", home / "lib" / "llvmjit_types.bc"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
     _complete(folder, *(home / "bin" / name for name in ("postgres", "initdb", "psql", "pg_config")))
 

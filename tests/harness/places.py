@@ -1,7 +1,7 @@
 """Where things are: the checkout, what the build left, and the servers that `tests/setup` fetched.
 
 Only names files; makes none. `CARGO_TARGET_DIR` moves what is built, as it does for cargo; the fetched servers stay
-under the checkout's own target/. `python3 -m harness.places MAJOR` prints the pg_config to build for.
+under the checkout's own target/. `python3 -m harness.places MAJOR` prints what the build must have in its environment.
 """
 
 import os
@@ -77,5 +77,16 @@ def shared_libraries(root):
     return sorted(folders)
 
 
+def build_environment(major):
+    """What pgrx must have in its environment to build for the chosen or a fetched server."""
+    pg_config = chosen_pg_config() or pg_config_of(major)
+    environment = {"PGRX_PG_CONFIG_PATH": pg_config}
+    root = fetched_root(pg_config)
+    if root is not None and (root / "usr" / "include").is_dir():
+        # Debian's server headers include others, which were unpacked beside them.
+        environment["BINDGEN_EXTRA_CLANG_ARGS"] = f"-idirafter{root}/usr/include"
+    return environment
+
+
 if __name__ == "__main__":
-    print(chosen_pg_config() or pg_config_of(int(sys.argv[1])))
+    print(*(f"{name}={value}" for name, value in build_environment(int(sys.argv[1])).items()))
