@@ -31,7 +31,9 @@ def main():
         print(f"  REDIS_URL={stage.redis.url}")
         print(f"  DATABASE_URL={stage.postgres.url()}")
         stage.operator.sql("CREATE EXTENSION pg_fence")
-        stage.operator.sql("CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)")
+        stage.operator.sql(
+            "CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)"
+        )
         stage.operator.sql("INSERT INTO counters VALUES (1, 0)")
         plain_sql(stage)
         check_at_the_write(stage)
@@ -223,10 +225,11 @@ class _Worker:
             return fence
         self._stage.say(f"busy: A's lease is running, so {self._name} tries again and again")
         quiet = self._acquire_command().split()
-        fence = eventually(
-            lambda: _integer(self._stage.redis.cli("--no-raw", *quiet)), within_s=B_WAITS_AT_MOST_S
+        fence = eventually(lambda: _integer(self._stage.redis.cli("--no-raw", *quiet)), within_s=B_WAITS_AT_MOST_S)
+        print(
+            f"{self._name}$ redis-cli --no-raw -u $REDIS_URL {self._acquire_command()}\n   (integer) {fence}",
+            flush=True,
         )
-        print(f"{self._name}$ redis-cli --no-raw -u $REDIS_URL {self._acquire_command()}\n   (integer) {fence}", flush=True)
         return fence
 
     def release(self):

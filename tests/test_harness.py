@@ -12,7 +12,16 @@ import psycopg
 import pytest
 import redis
 
-from harness import PostgresServer, RedisServer, ServerFailed, eventually, places, postgres_server, process, redis_server
+from harness import (
+    PostgresServer,
+    RedisServer,
+    ServerFailed,
+    eventually,
+    places,
+    postgres_server,
+    process,
+    redis_server,
+)
 
 MAKE_LIST = places.ROOT / "Makefile"
 
@@ -234,7 +243,13 @@ def test_the_clients_that_up_offers_work(play):
 
 def test_down_leaves_a_process_alone_that_only_has_the_pid(play, tmp_path):
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    facts = {"name": "redis", "pid": bystander.pid, "started": "long ago", "signal": signal.SIGTERM, "folder": "/nowhere"}
+    facts = {
+        "name": "redis",
+        "pid": bystander.pid,
+        "started": "long ago",
+        "signal": signal.SIGTERM,
+        "folder": "/nowhere",
+    }
     state = tmp_path / "target" / "up" / "servers.json"
     state.parent.mkdir()
     state.write_text(json.dumps({"servers": [facts]}))
@@ -249,9 +264,7 @@ def test_install_puts_every_file_under_destdir(pg, tmp_path):
     command = ["make", "--no-print-directory", "install", f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path}"]
     subprocess.run(command, cwd=places.ROOT, check=True, stdout=subprocess.PIPE)
     installed = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
-    assert installed == {
-        name: 0o755 if kind == "lib" else 0o644 for _, kind, name in places.extension_files(pg.major)
-    }
+    assert installed == {name: 0o755 if kind == "lib" else 0o644 for _, kind, name in places.extension_files(pg.major)}
 
 
 def test_help_names_every_target_that_is_meant_for_people():

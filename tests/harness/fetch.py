@@ -98,7 +98,12 @@ def _fetch_postgres_15(folder):
     _unpack_debian(folder, POSTGRES_15_PACKAGES, own)
     home = folder / "usr" / "lib" / "postgresql" / "15"
     # Without LLVM's library these cannot be loaded; the server starts none it does not find. Nothing links statically.
-    for leftover in (*folder.glob("usr/lib/*/libicu*.a"), home / "lib" / "bitcode", home / "lib" / "llvmjit.so", home / "lib" / "llvmjit_types.bc"):
+    for leftover in (
+        *folder.glob("usr/lib/*/libicu*.a"),
+        home / "lib" / "bitcode",
+        home / "lib" / "llvmjit.so",
+        home / "lib" / "llvmjit_types.bc",
+    ):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
     _complete(folder, *(home / "bin" / name for name in ("postgres", "initdb", "psql", "pg_config")))
 
@@ -163,7 +168,9 @@ def _complete(folder, *programs):
     """See that every program's shared libraries are there, so that a gap shows here and not as a failed start."""
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, places.shared_libraries(folder)))}
     for program in programs:
-        said = subprocess.run(["ldd", str(program)], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+        said = subprocess.run(
+            ["ldd", str(program)], env=environment, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
         missing = [line.split()[0] for line in said.splitlines() if "not found" in line]
         if missing:
             raise FetchFailed(f"{program.name} needs {', '.join(missing)}, which no unpacked package brought")

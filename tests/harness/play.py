@@ -107,9 +107,7 @@ def _make_client(name, program, libraries):
     paths = ":".join(map(str, libraries))
     script = STATE.parent / name
     script.write_text(
-        "#!/bin/sh\n"
-        f'export LD_LIBRARY_PATH="{paths}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'
-        f'exec "{program}" "$@"\n'
+        f'#!/bin/sh\nexport LD_LIBRARY_PATH="{paths}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\nexec "{program}" "$@"\n'
     )
     script.chmod(0o755)
 

@@ -8,6 +8,7 @@ Listens on 127.0.0.1 alone and trusts whoever connects: for throw-away data only
 import functools
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -135,7 +136,10 @@ class PostgresServer:
     def psql(self, sql, database="postgres", *, options=("-qAtX",), check=True):
         """Run SQL with psql and return what it prints, without the last newline; ServerFailed when psql fails."""
         done = subprocess.run(
-            [str(word) for word in (self.installation.psql, *options, "-v", "ON_ERROR_STOP=1", "-d", self.url(database))],
+            [
+                str(word)
+                for word in (self.installation.psql, *options, "-v", "ON_ERROR_STOP=1", "-d", self.url(database))
+            ],
             input=sql,
             env=self.installation.environment,
             stdout=subprocess.PIPE,
@@ -195,7 +199,7 @@ class Installation:
         self.libraries = self._copy.libraries
         self.environment = server_environment(self.libraries)
         self.version = self._run("postgres", "--version").split()[2]
-        self.major = int(self.version.split(".")[0].rstrip("develrcbta"))
+        self.major = int(re.match(r"\d+", self.version)[0])
         if extension:
             self.install_extension()
 

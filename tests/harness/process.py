@@ -23,7 +23,17 @@ STOP_WITHIN_S = 30.0
 # Two servers that chose the same free port at once is rare; so many times in a row is something else.
 PORT_ATTEMPTS = 10
 # What a Rust library does with it inside a server is no business of the caller's shell: it fills error details.
-_NOT_INHERITED = ("RUST_BACKTRACE", "PGHOST", "PGPORT", "PGUSER", "PGDATABASE", "PGPASSWORD", "PGSERVICE", "PGOPTIONS", "PGDATA")
+_NOT_INHERITED = (
+    "RUST_BACKTRACE",
+    "PGHOST",
+    "PGPORT",
+    "PGUSER",
+    "PGDATABASE",
+    "PGPASSWORD",
+    "PGSERVICE",
+    "PGOPTIONS",
+    "PGDATA",
+)
 
 
 class ServerFailed(Exception):

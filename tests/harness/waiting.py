@@ -25,9 +25,8 @@ def eventually(fn, expected=TRUTHY, *, within_s=5.0, retry_on=()):
     deadline = time.monotonic() + within_s
     while True:
         seen = _attempt(fn, (AssertionError, *retry_on))
-        if not isinstance(seen, _Raised):
-            if seen == expected if expected is not TRUTHY else seen:
-                return seen
+        if not isinstance(seen, _Raised) and (seen if expected is TRUTHY else seen == expected):
+            return seen
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {within_s} s\n  expected: {expected!r}\n  last saw: {seen!r}")
         time.sleep(POLL_S)
