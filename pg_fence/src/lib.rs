@@ -1,1 +1,75 @@
-//! stub
+//! The PostgreSQL half: refuses the stale holder of a lease at the row.
+//!
+//! This file is the table of contents: what is run when the library is loaded, and the functions that the SQL of the
+//! extension declares. The rule of the protocol is in the crate `fence`; the server does the rest through ordinary
+//! statements, run with the rights of the caller.
+
+mod call;
+mod change;
+mod claim;
+mod claim_many;
+mod errors;
+mod explain;
+mod json;
+mod key;
+mod literal;
+mod patch;
+mod plans;
+mod relation;
+mod reset;
+mod server;
+mod settings;
+mod statement;
+mod text;
+mod update;
+
+use call::Call;
+use pgrx::prelude::*;
+
+pgrx::pg_module_magic!(name, version);
+
+/// Called by the server when it loads the library.
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::define();
+    relation::watch_changes();
+}
+
+/// Exports functions to the server: each C symbol, with the record that says how it is called, runs one function.
+macro_rules! sql_functions {
+    ($($symbol:ident, $record:ident => $function:path;)+) => { $(
+        #[doc = concat!("How the server calls `", stringify!($symbol), "`.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $record() -> &'static pg_sys::Pg_finfo_record {
+            static RECORD: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+            &RECORD
+        }
+
+        #[doc = concat!("The SQL function of this symbol: see `", stringify!($function), "`.")]
+        ///
+        /// # Safety
+        ///
+        /// Called by the server alone, as the extension's SQL declares it.
+        #[pg_guard]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $symbol(info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+            // SAFETY: as the server promises of every call.
+            let call = unsafe { Call::new(info) };
+            match $function(&call) {
+                Ok(reply) => call.answer(reply),
+                Err(refused) => refused.raise(),
+            }
+        }
+    )+ };
+}
+
+sql_functions! {
+    pg_fence_claim, pg_finfo_pg_fence_claim => claim::fenced_claim;
+    pg_fence_claim_json, pg_finfo_pg_fence_claim_json => claim::fenced_claim_json;
+    pg_fence_claim_many, pg_finfo_pg_fence_claim_many => claim_many::fenced_claim_many;
+    pg_fence_update, pg_finfo_pg_fence_update => update::fenced_update;
+    pg_fence_update_returning, pg_finfo_pg_fence_update_returning => update::fenced_update_returning;
+    pg_fence_write, pg_finfo_pg_fence_write => update::fenced_write;
+    pg_fence_delete, pg_finfo_pg_fence_delete => update::fenced_delete;
+    pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset;
+}

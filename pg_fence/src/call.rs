@@ -1,0 +1,166 @@
+//! The arguments of a call, read once and by name, and its reply.
+//!
+//! Nothing is decided here but whether an argument is there. Arguments 0 to 2 of every row function are its target,
+//! its key and the fence; the fence column is the last.
+
+use crate::errors::Refused;
+use crate::json::Document;
+use crate::server::{self, Value};
+use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
+use std::ffi::CStr;
+
+/// A call of one of the extension's functions.
+pub struct Call(FunctionCallInfo);
+
+/// What a function answers.
+pub enum Reply {
+    /// Null, or no row at all where a function returns rows.
+    Nothing,
+    /// A value.
+    Value(Datum),
+    /// The only row of a function that returns rows.
+    Row(Datum),
+    /// Rows that have been handed over already.
+    Handed,
+}
+
+/// Where the rows of a function go that returns several.
+pub struct Rows {
+    store: *mut pg_sys::Tuplestorestate,
+    descriptor: pg_sys::TupleDesc,
+}
+
+/// A cursor may read the rows backwards.
+const RANDOM_ACCESS: bool = true;
+
+impl Rows {
+    /// Adds a row, a value of the table's row type.
+    pub fn put(&mut self, row: Datum) {
+        // SAFETY: the row is a tuple of the type that the query expects; the server copies it.
+        unsafe {
+            let header = pg_sys::htup::datum_get_heap_tuple_header(row);
+            let mut tuple = pg_sys::HeapTupleData {
+                t_len: pgrx::varsize_any(header.cast()) as u32,
+                t_data: header,
+                ..Default::default()
+            };
+            let count = usize::try_from((*self.descriptor).natts).unwrap_or(0);
+            let (mut values, mut nulls) = (vec![Datum::null(); count], vec![true; count]);
+            pg_sys::heap_deform_tuple(&mut tuple, self.descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::tuplestore_putvalues(self.store, self.descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+    }
+}
+
+impl Call {
+    /// Takes a call.
+    ///
+    /// # Safety
+    ///
+    /// It is the call that the server is making of a function with the arguments that its SQL declaration says.
+    pub unsafe fn new(info: FunctionCallInfo) -> Call {
+        Call(info)
+    }
+
+    /// The table whose row type the first argument has.
+    pub fn table_of_row_type(&self) -> Result<Oid, Refused> {
+        let type_oid = self.type_of(0);
+        server::relation_of_type(server::base_type(type_oid))
+            .ok_or_else(|| Refused::NotARowType { type_name: server::type_name(type_oid) })
+    }
+
+    /// The table that the first argument names.
+    pub fn table(&self) -> Result<Oid, Refused> {
+        Ok(Oid::from(self.datum(0, "target")?.value() as u32))
+    }
+
+    /// A value of any type.
+    pub fn value(&self, argument: usize, name: &'static str) -> Result<Value, Refused> {
+        Ok(Value { datum: self.datum(argument, name)?, type_oid: self.type_of(argument) })
+    }
+
+    /// A bigint, or `None` when it is null.
+    pub fn number(&self, argument: usize) -> Option<i64> {
+        self.nullable(argument).map(|datum| datum.value() as i64)
+    }
+
+    /// A jsonb value.
+    pub fn document(&self, argument: usize, name: &'static str) -> Result<Document, Refused> {
+        let datum = self.datum(argument, name)?;
+        // SAFETY: the argument is declared jsonb and lives as long as the call.
+        Ok(unsafe { Document::from_datum(datum) })
+    }
+
+    /// The name of the fence column, the last argument.
+    pub fn fence_column(&self) -> Result<&CStr, Refused> {
+        // SAFETY: the server says how many arguments there are.
+        let last = usize::try_from(unsafe { (*self.0).nargs }).unwrap_or(0).saturating_sub(1);
+        let datum = self.datum(last, "fence_column")?;
+        // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL.
+        Ok(unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
+    }
+
+    /// Begins the rows of a function that returns several.
+    pub fn rows(&self) -> Rows {
+        // SAFETY: the call is one of a function that returns rows, so the server passed where they go. It takes the
+        // store over from there; the store and the descriptor must therefore live as long as the query.
+        unsafe {
+            let info = self.result_info();
+            let context = (*(*info).econtext).ecxt_per_query_memory;
+            let outer = pg_sys::MemoryContextSwitchTo(context);
+            let descriptor = pg_sys::CreateTupleDescCopy((*info).expectedDesc);
+            let store = pg_sys::tuplestore_begin_heap(RANDOM_ACCESS, false, pg_sys::work_mem);
+            pg_sys::MemoryContextSwitchTo(outer);
+            (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
+            (*info).setResult = store;
+            (*info).setDesc = descriptor;
+            Rows { store, descriptor }
+        }
+    }
+
+    /// Gives the reply to the server.
+    pub fn answer(self, reply: Reply) -> Datum {
+        // SAFETY: writing the fields of the call that are there for it. Where the function returns rows, the server
+        // passes where to say how many follow.
+        unsafe {
+            let info = self.result_info();
+            let returns_rows =
+                !info.is_null() && (*info.cast::<pg_sys::Node>()).type_ == pg_sys::NodeTag::T_ReturnSetInfo;
+            match reply {
+                Reply::Value(datum) => return datum,
+                Reply::Row(datum) => {
+                    if returns_rows {
+                        (*info).isDone = pg_sys::ExprDoneCond::ExprSingleResult;
+                    }
+                    return datum;
+                }
+                Reply::Nothing if returns_rows => (*info).isDone = pg_sys::ExprDoneCond::ExprEndResult,
+                Reply::Nothing | Reply::Handed => {}
+            }
+            (*self.0).isnull = true;
+            Datum::null()
+        }
+    }
+
+    fn result_info(&self) -> *mut pg_sys::ReturnSetInfo {
+        // SAFETY: reading a field of the call.
+        unsafe { (*self.0).resultinfo.cast() }
+    }
+
+    fn datum(&self, argument: usize, name: &'static str) -> Result<Datum, Refused> {
+        self.nullable(argument).ok_or(Refused::NullArgument(name))
+    }
+
+    fn nullable(&self, argument: usize) -> Option<Datum> {
+        // SAFETY: the function is declared with at least this many arguments.
+        unsafe {
+            let argument = &*(*self.0).args.as_ptr().add(argument);
+            (!argument.isnull).then_some(argument.value)
+        }
+    }
+
+    fn type_of(&self, argument: usize) -> Oid {
+        // SAFETY: the server finds the type in the expression that makes the call; without one it says none.
+        unsafe { pg_sys::get_fn_expr_argtype((*self.0).flinfo, argument as i32) }
+    }
+}

@@ -1,0 +1,143 @@
+//! One change of one row under a fence: try it, and if it reached no row find out why.
+//!
+//! The rule itself is in `fence`; here is when it is asked. Invariants: `Ok(None)` means that a newer fence is stored
+//! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
+//! the statement of the caller.
+
+use crate::errors::{FenceProblem, Refused};
+use crate::explain::explain;
+use crate::key::Key;
+use crate::patch::Patch;
+use crate::plans::{Connection, Outcome};
+use crate::relation::{Column, Table};
+use crate::server;
+use crate::settings;
+use crate::statement::{Answer, Statement, Verb};
+use fence::resource::Verdict;
+use fence::{Fence, FenceLimits, FenceRefused};
+use pgrx::pg_sys::{self, Datum};
+
+/// How often a change is tried when it reaches no row although the stored fence accepts it. The row can have been
+/// deleted and inserted again in between; a policy or a trigger that blocks it does so each time.
+const MAX_TRIES: usize = 3;
+
+/// A change of one row.
+pub struct Change<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// Its fence column.
+    pub fence_column: &'a Column,
+    /// The row's key.
+    pub key: &'a Key,
+    /// The caller's fence.
+    pub fence: Fence,
+    /// What is done.
+    pub verb: Verb,
+    /// What is answered.
+    pub answer: Answer,
+    /// The columns to set.
+    pub patch: Option<&'a Patch<'a>>,
+}
+
+impl Change<'_> {
+    /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
+    pub fn make(&self) -> Result<Option<Outcome>, Refused> {
+        let connection = Connection::open()?;
+        let outcome = self.make_within(&connection)?;
+        connection.close()?;
+        Ok(outcome)
+    }
+
+    fn make_within(&self, connection: &Connection) -> Result<Option<Outcome>, Refused> {
+        let (statement, values) = (self.statement(), self.values());
+        let mut stored = None;
+        for _ in 0..MAX_TRIES {
+            let outcome = connection.run(&statement, &values)?;
+            match outcome.rows {
+                0 => {}
+                1 => return self.checked(outcome).map(Some),
+                rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
+            }
+            let found = explain(connection, self)?;
+            match found.verdict {
+                Verdict::Stale => return Ok(None),
+                Verdict::Unclaimed => return Err(self.unclaimed(found.stored)),
+                Verdict::Accepted => stored = found.stored,
+            }
+        }
+        Err(self.blocked(stored))
+    }
+
+    /// The statement that makes the change.
+    pub fn statement(&self) -> Statement<'_> {
+        Statement {
+            table: self.table,
+            fence: self.fence_column,
+            fits: &self.key.fits,
+            verb: self.verb,
+            answer: self.answer,
+            patch: self.patch.map_or(&[], |patch| &patch.columns),
+        }
+    }
+
+    /// The key as error texts show it.
+    pub fn key_text(&self) -> Vec<u8> {
+        self.key.text(self.table)
+    }
+
+    /// The fence as the server stores it; a fence has at most 53 bits.
+    fn fence_number(&self) -> i64 {
+        self.fence.get() as i64
+    }
+
+    fn values(&self) -> Vec<Option<Datum>> {
+        let key = self.key.values.iter().map(|value| Some(value.datum));
+        let fence = Some(Datum::from(self.fence_number()));
+        let patch = self.patch.map_or(&[][..], |patch| &patch.values).iter().copied();
+        key.chain([fence]).chain(patch).collect()
+    }
+
+    /// A trigger may have set the fence column on the way to the row.
+    fn checked(&self, outcome: Outcome) -> Result<Outcome, Refused> {
+        if outcome.fence == Some(self.fence_number()) {
+            return Ok(outcome);
+        }
+        let (table, key) = (self.table.name.clone(), self.key_text());
+        Err(Refused::PutBack { table, key, stored: outcome.fence, fence: self.fence_number() })
+    }
+
+    fn unclaimed(&self, stored: Option<i64>) -> Refused {
+        Refused::Unclaimed { table: self.table.name.clone(), key: self.key_text(), stored, fence: self.fence }
+    }
+
+    fn blocked(&self, stored: Option<i64>) -> Refused {
+        let (table, key, verb) = (self.table.name.clone(), self.key_text(), self.verb.command());
+        Refused::Blocked { table, key, stored, fence: self.fence_number(), verb }
+    }
+}
+
+/// Takes a number as a fence for this column. Errors: it is out of range.
+pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Result<Fence, Refused> {
+    let refused = |problem| Err(Refused::Fence(problem));
+    let Some(number) = number else {
+        return refused(FenceProblem::Null);
+    };
+    let limits = settings::fence_limits();
+    let column_max = if column.base_type == pg_sys::INT4OID { i32::MAX as u64 } else { i64::MAX as u64 };
+    let max = limits.max.min(column_max);
+    match (FenceLimits { max, ..limits }).accept(number, server::now_us()) {
+        Ok(fence) => Ok(fence),
+        Err(FenceRefused::NotPositive) => refused(FenceProblem::NotPositive(number)),
+        Err(FenceRefused::AheadOfClock(horizon)) => {
+            refused(FenceProblem::Ahead { fence: number, horizon, max_ahead_s: settings::max_fence_ahead_s() })
+        }
+        Err(FenceRefused::AboveMax(max)) if max == column_max => refused(FenceProblem::AboveColumn {
+            fence: number,
+            max,
+            table: table.name.clone(),
+            column: column.name.clone(),
+        }),
+        Err(FenceRefused::AboveMax(Fence::MAX)) => refused(FenceProblem::AboveProtocol(number)),
+        Err(FenceRefused::AboveMax(max)) => refused(FenceProblem::AboveSetting { fence: number, max }),
+    }
+}

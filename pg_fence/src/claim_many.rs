@@ -1,0 +1,83 @@
+//! Claims of many rows in one call, with the locks taken in the order of the key, so that two calls never wait for
+//! each other in a circle.
+
+use crate::call::{Call, Reply};
+use crate::change::{Change, accepted_fence};
+use crate::errors::{KeyProblem, Refused};
+use crate::json::Document;
+use crate::key::Key;
+use crate::relation::Table;
+use crate::server::{self, Input, Value};
+use crate::statement::{Answer, Verb};
+use pgrx::pg_sys::{self, Oid};
+use std::ffi::CStr;
+
+/// `fenced_claim_many(target anyelement, keys, fence bigint, fence_column name)`: the rows that were claimed, in the
+/// order of the key. A stale one is absent; a key that is named twice is claimed once.
+pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fenced_claim_many()");
+    let table = Table::open(call.table_of_row_type()?)?;
+    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence = accepted_fence(&table, fence_column, call.number(2))?;
+    let keys = keys(&table, call.value(1, "keys")?)?;
+    let mut rows = call.rows();
+    let (verb, answer) = (Verb::Claim, Answer::Row);
+    for key in &keys {
+        let claimed = Change { table: &table, fence_column, key, fence, verb, answer, patch: None }.make()?;
+        if let Some(row) = claimed.and_then(|outcome| outcome.row) {
+            rows.put(row);
+        }
+    }
+    Ok(Reply::Handed)
+}
+
+/// The keys of an array, in order, each once.
+fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
+    let mut keys = match server::base_type(given.type_oid) {
+        pg_sys::JSONBOID => keys_of_json(table, given)?,
+        pg_sys::TEXTOID | pg_sys::UNKNOWNOID => return keys_of_text(table, &given.text()),
+        _ => keys_of_array(table, given)?,
+    };
+    keys.sort_by(|one, other| one.compare(other, table));
+    keys.dedup_by(|one, other| one.compare(other, table).is_eq());
+    Ok(keys)
+}
+
+fn keys_of_array(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
+    let Some(elements) = given.elements() else {
+        return Err(Refused::Keys { table: table.name.clone(), type_name: server::type_name(given.type_oid) });
+    };
+    let keys = elements.into_iter().map(|element| match element {
+        Some(value) => Key::read(table, value),
+        None => Err(null_key(table)),
+    });
+    keys.collect()
+}
+
+/// An array of objects of the key's columns; of plain values where the key has one column.
+fn keys_of_json(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
+    // SAFETY: the value is a jsonb of the call.
+    let document = unsafe { Document::from_datum(given.datum) };
+    let Some(elements) = document.elements() else {
+        return Err(Refused::Keys { table: table.name.clone(), type_name: server::type_name(given.type_oid) });
+    };
+    let keys = elements.iter().map(|element| Key::from_json(table, element));
+    keys.collect()
+}
+
+/// The text form of an array of the key's type, or of a JSON array.
+fn keys_of_text(table: &Table, text: &CStr) -> Result<Vec<Key>, Refused> {
+    let type_oid = if text.to_bytes().first() == Some(&b'[') { pg_sys::JSONBOID } else { array_of_texts() };
+    match Input::of(type_oid).read(Some(text), -1) {
+        Some(datum) => keys(table, Value { datum, type_oid }),
+        None => Err(null_key(table)),
+    }
+}
+
+fn array_of_texts() -> Oid {
+    pg_sys::TEXTARRAYOID
+}
+
+fn null_key(table: &Table) -> Refused {
+    Refused::Key { table: table.name.clone(), columns: table.key_names(), problem: KeyProblem::Null(None) }
+}

@@ -1,0 +1,456 @@
+//! Every refusal as a fact, and its text, made once, here.
+//!
+//! Not the errors of the server: those (constraints, permissions, serialization failures, cancels) pass through
+//! untouched. Invariant: each refusal has an SQLSTATE by which a client can tell it from all others of its kind.
+
+use crate::text::{c_string, text};
+use fence::Fence;
+use pgrx::pg_sys::{self, Oid};
+use std::ffi::{CStr, CString, c_int};
+
+/// A relation as error texts name it, and as the client finds it in the error's fields.
+#[derive(Clone, Debug)]
+pub struct RelationName {
+    /// The schema.
+    pub schema: CString,
+    /// The relation.
+    pub name: CString,
+}
+
+/// What stands in the way of a call.
+#[derive(Debug)]
+pub enum Refused {
+    /// An argument is NULL.
+    NullArgument(&'static str),
+    /// The fence is out of range.
+    Fence(FenceProblem),
+    /// The target of a row-returning function is no row type.
+    NotARowType { type_name: CString },
+    /// No relation has this oid.
+    NoRelation(Oid),
+    /// The relation is no table that can be fenced.
+    NotATable { relation: RelationName, kind: &'static str, hint: &'static str },
+    /// The table has no primary key, or none that picks one row at any time.
+    PrimaryKey { table: RelationName, problem: &'static str, hint: &'static str },
+    /// The table has no column of the fence column's name.
+    NoFenceColumn { table: RelationName, column: CString },
+    /// The fence column has a type that is neither bigint nor integer.
+    FenceColumnType { table: RelationName, column: CString, type_name: CString },
+    /// The fence column cannot be stamped.
+    FenceColumnUse { table: RelationName, column: CString, problem: &'static str },
+    /// The key does not fit the primary key.
+    Key { table: RelationName, columns: Vec<u8>, problem: KeyProblem },
+    /// The array of keys is none.
+    Keys { table: RelationName, type_name: CString },
+    /// The patch cannot be applied.
+    Patch(PatchProblem),
+    /// A column that the patch names cannot be patched.
+    PatchColumn { table: RelationName, column: Vec<u8>, problem: ColumnProblem },
+    /// No row has the key, or none that the caller may see.
+    NoRow { table: RelationName, key: Vec<u8> },
+    /// The stored fence is older than the caller's.
+    Unclaimed { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: Fence },
+    /// The row is there and the fence is accepted, but the write reached no row, again and again.
+    Blocked { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: i64, verb: &'static str },
+    /// The write reached the row, but another fence was stored.
+    PutBack { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: i64 },
+    /// More than one row has the key: the primary key's index is damaged.
+    ManyRows { table: RelationName, key: Vec<u8>, rows: u64 },
+    /// The server answered a statement in a way that cannot be.
+    Server { function: &'static str, code: c_int },
+}
+
+/// Why a number is no fence here.
+#[derive(Clone, Debug)]
+pub enum FenceProblem {
+    /// It is NULL.
+    Null,
+    /// It is zero or negative.
+    NotPositive(i64),
+    /// It is above the largest fence there is.
+    AboveProtocol(i64),
+    /// It is above `pg_fence.max_fence`.
+    AboveSetting { fence: i64, max: u64 },
+    /// It does not fit the fence column.
+    AboveColumn { fence: i64, max: u64, table: RelationName, column: CString },
+    /// It is further ahead of the clock than `pg_fence.max_fence_ahead`.
+    Ahead { fence: i64, horizon: u64, max_ahead_s: u64 },
+}
+
+/// How a key does not fit.
+#[derive(Debug)]
+pub enum KeyProblem {
+    /// A key or a part of it is NULL.
+    Null(Option<CString>),
+    /// Its type cannot be compared with the key column.
+    Type { column: CString, column_type: CString, given: CString },
+    /// It has another number of columns.
+    Count { given: usize, wanted: usize },
+    /// A JSON object lacks a key column.
+    Missing(CString),
+    /// A JSON object has a member that is no key column.
+    NoKeyColumn(Vec<u8>),
+    /// A JSON value that is no object.
+    NotAnObject(&'static str),
+}
+
+/// Why a patch as a whole cannot be applied.
+#[derive(Debug)]
+pub enum PatchProblem {
+    /// It is no JSON object.
+    NotAnObject(&'static str),
+    /// It names no column.
+    Empty,
+    /// A JSON object inside it has a member that the composite type lacks.
+    NoField { type_name: CString, field: Vec<u8> },
+    /// A composite value is written as a JSON value that cannot be one.
+    NotAComposite { type_name: CString, kind: &'static str },
+}
+
+/// Why a column cannot be patched.
+#[derive(Clone, Copy, Debug)]
+pub enum ColumnProblem {
+    /// The table has no such column.
+    Unknown,
+    /// It is part of the primary key.
+    Key,
+    /// It holds the fence.
+    Fence,
+    /// It is a generated column.
+    Generated,
+    /// It is an identity column that is always generated.
+    Identity,
+}
+
+impl Refused {
+    /// Raises this refusal as an error of the server.
+    pub fn raise(self) -> ! {
+        self.report().raise()
+    }
+
+    fn report(self) -> Report {
+        match self {
+            Refused::NullArgument(name) => Report::new("22004", text!["argument \"", name, "\" must not be null"]),
+            Refused::Fence(problem) => problem.report(),
+            Refused::NotARowType { type_name } => Report::new("42809", text![type_name, " is not a table's row type"])
+                .hint(text!["Pass a null of the table's row type, as in NULL::counters."]),
+            Refused::NoRelation(oid) => {
+                Report::new("42P01", text!["relation with OID ", oid.to_u32(), " does not exist"])
+                    .detail(text!["It has been dropped, or dropped and created again under its old name."])
+            }
+            Refused::NotATable { relation, kind, hint } => {
+                Report::new("42809", text!["\"", &relation.name, "\" is ", kind])
+                    .detail(text!["Only tables and partitioned tables can be fenced."])
+                    .hint(text![hint])
+                    .about(relation)
+            }
+            Refused::PrimaryKey { table, problem, hint } => {
+                Report::new("55000", text!["table \"", &table.name, "\" ", problem])
+                    .detail(text!["A fenced row is found by its table's primary key."])
+                    .hint(text![hint])
+                    .about(table)
+            }
+            Refused::NoFenceColumn { table, column } => Report::new(
+                "42703",
+                text!["table \"", &table.name, "\" has no fence column \"", &column, "\""],
+            )
+            .hint(text![
+                "Add one (ALTER TABLE ... ADD COLUMN fence bigint NOT NULL DEFAULT 0), or name the column that ",
+                "holds the fence with fence_column => '...'.",
+            ])
+            .about(table)
+            .column(column),
+            Refused::FenceColumnType { table, column, type_name } => Report::new(
+                "42804",
+                text!["fence column \"", &column, "\" of table \"", &table.name, "\" has type ", type_name],
+            )
+            .detail(text!["A fence column is bigint, or integer for small fences."])
+            .hint(text!["Change its type to bigint."])
+            .about(table)
+            .column(column),
+            Refused::FenceColumnUse { table, column, problem } => {
+                Report::new("55000", text!["fence column \"", &column, "\" of table \"", &table.name, "\" ", problem])
+                    .hint(text!["Use a column of its own for the fence."])
+                    .about(table)
+                    .column(column)
+            }
+            Refused::Key { table, columns, problem } => problem.report(table, columns),
+            Refused::Keys { table, type_name } => {
+                Report::new("42804", text!["argument \"keys\" is no array of keys but has type ", type_name])
+                    .hint(text!["Pass an array of keys, or a jsonb array of objects of the key's columns."])
+                    .about(table)
+            }
+            Refused::Patch(problem) => problem.report(),
+            Refused::PatchColumn { table, column, problem } => problem.report(table, column),
+            Refused::NoRow { table, key } => Report::new("P0002", text!["table \"", &table.name, "\" has no such row"])
+                .detail(text!["Key ", key, " is not there, or a row-security policy hides it from the caller."])
+                .hint(text!["Insert the row, then claim it."])
+                .about(table),
+            Refused::Unclaimed { table, key, stored, fence } => {
+                Report::new("LF002", text!["fence ", fence, " has not claimed this row of table \"", &table.name, "\""])
+                    .detail(text!["Key ", key, " has the older fence ", Stored(stored), "."])
+                    .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
+                    .about(table)
+            }
+            Refused::Blocked { table, key, stored, fence, verb } => {
+                Report::new("LF004", text![verb, " on table \"", &table.name, "\" was let through but reached no row"])
+                    .detail(text![
+                        "Key ",
+                        key,
+                        " is there with fence ",
+                        Stored(stored),
+                        ", which accepts fence ",
+                        fence,
+                        "."
+                    ])
+                    .hint(text![
+                        "Look at the table's row-security policies for ",
+                        verb,
+                        " and at its BEFORE triggers: one of ",
+                        "them keeps the caller from this row.",
+                    ])
+                    .about(table)
+            }
+            Refused::PutBack { table, key, stored, fence } => Report::new(
+                "LF004",
+                text!["fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],
+            )
+            .detail(text!["Key ", key, " would have been left with fence ", Stored(stored), "."])
+            .hint(text!["Look at the table's BEFORE triggers: one of them sets the fence column."])
+            .about(table),
+            Refused::ManyRows { table, key, rows } => {
+                Report::new("XX001", text![rows, " rows of table \"", &table.name, "\" have one primary key"])
+                    .detail(text!["Key ", key, "."])
+                    .hint(text!["The index of the primary key is damaged: REINDEX reports which rows."])
+                    .about(table)
+            }
+            Refused::Server { function, code } => Report::new("XX000", text![function, " answered ", code]),
+        }
+    }
+}
+
+impl FenceProblem {
+    fn report(self) -> Report {
+        let new = |message| Report::new("LF005", message);
+        match self {
+            FenceProblem::Null => new(text!["the fence is null"])
+                .detail(text!["A fence is an integer from 1 to ", Fence::MAX, "."])
+                .hint(text!["Pass the fence that the lock was granted with."]),
+            FenceProblem::NotPositive(fence) | FenceProblem::AboveProtocol(fence) => {
+                new(text!["fence ", fence, " is out of range"])
+                    .detail(text!["A fence is an integer from 1 to ", Fence::MAX, "."])
+                    .hint(text!["Pass the fence that the lock was granted with."])
+            }
+            FenceProblem::AboveSetting { fence, max } => {
+                new(text!["fence ", fence, " is out of range"]).detail(text!["pg_fence.max_fence is ", max, "."]).hint(
+                    text!["Pass the fence that the lock was granted with. A superuser can raise pg_fence.max_fence."],
+                )
+            }
+            FenceProblem::AboveColumn { fence, max, table, column } => new(text!["fence ", fence, " is out of range"])
+                .detail(text![
+                    "Fence column \"",
+                    &column,
+                    "\" of table \"",
+                    &table.name,
+                    "\" has type integer, which ends at ",
+                    max,
+                    ".",
+                ])
+                .hint(text!["Change the column's type to bigint."])
+                .about(table)
+                .column(column),
+            FenceProblem::Ahead { fence, horizon, max_ahead_s } => {
+                new(text!["fence ", fence, " is too far ahead of the clock"])
+                    .detail(text![
+                        "The largest fence accepted now is ",
+                        horizon,
+                        ": the clock in microseconds since 1970 and ",
+                        max_ahead_s,
+                        " s (pg_fence.max_fence_ahead).",
+                    ])
+                    .hint(text![
+                        "Compare the clocks of the lock service and of this server. A superuser can raise ",
+                        "pg_fence.max_fence_ahead.",
+                    ])
+            }
+        }
+    }
+}
+
+impl KeyProblem {
+    fn report(self, table: RelationName, columns: Vec<u8>) -> Report {
+        let whole = text!["The primary key of table \"", &table.name, "\" is ", &columns[..], "."];
+        let pass = text!["Pass ROW", &columns[..], " in this order, or a jsonb object of exactly these columns."];
+        match self {
+            KeyProblem::Null(None) => Report::new("22004", text!["argument \"key\" must not be null"]).detail(whole),
+            KeyProblem::Null(Some(column)) => {
+                Report::new("22004", text!["key column \"", &column, "\" must not be null"])
+                    .detail(whole)
+                    .column(column)
+            }
+            KeyProblem::Type { column, column_type, given } => Report::new(
+                "42804",
+                text!["a key of type ", given, " does not fit column \"", &column, "\" of type ", column_type],
+            )
+            .detail(whole)
+            .hint(text!["Cast the key to the type of the column."])
+            .column(column),
+            KeyProblem::Count { given, wanted } => {
+                Report::new("22023", text!["the key has ", given, " of the primary key's ", wanted, " columns"])
+                    .message_if(given > wanted, || text!["the key has ", given, " columns, the primary key ", wanted])
+                    .detail(whole)
+                    .hint(pass)
+            }
+            KeyProblem::Missing(column) => Report::new("22023", text!["the key lacks column \"", &column, "\""])
+                .detail(whole)
+                .hint(pass)
+                .column(column),
+            KeyProblem::NoKeyColumn(column) => {
+                Report::new("22023", text!["the primary key has no column \"", column, "\""]).detail(whole).hint(pass)
+            }
+            KeyProblem::NotAnObject(kind) => {
+                Report::new("22023", text!["the key is ", kind, ", not a JSON object"]).detail(whole).hint(pass)
+            }
+        }
+        .about(table)
+    }
+}
+
+impl PatchProblem {
+    fn report(self) -> Report {
+        match self {
+            PatchProblem::NotAnObject(kind) => {
+                Report::new("22023", text!["the patch is ", kind, ", not a JSON object"])
+                    .hint(text!["Pass an object of column names and their new values."])
+            }
+            PatchProblem::Empty => Report::new("22023", text!["the patch names no column"])
+                .hint(text!["Name the columns to change. To stamp the fence alone, claim the row."]),
+            PatchProblem::NoField { type_name, field } => {
+                Report::new("42703", text!["type ", type_name, " has no field \"", field, "\""])
+                    .hint(text!["Names match exactly, in upper and lower case."])
+            }
+            PatchProblem::NotAComposite { type_name, kind } => {
+                Report::new("22023", text!["a value of type ", type_name, " is written as ", kind])
+                    .hint(text!["Write it as a JSON object of its fields, or as a string of the type's own text form."])
+            }
+        }
+    }
+}
+
+impl ColumnProblem {
+    fn report(self, table: RelationName, column: Vec<u8>) -> Report {
+        let named = text!["column \"", &column[..], "\" of table \"", &table.name, "\""];
+        match self {
+            ColumnProblem::Unknown => Report::new("42703", text![named, " does not exist"])
+                .hint(text!["Names match exactly, in upper and lower case."]),
+            ColumnProblem::Key => Report::new("22023", text!["the patch may not change key ", named])
+                .hint(text!["Leave the key out of the patch. To give the row another key, delete and insert it."]),
+            ColumnProblem::Fence => Report::new("22023", text!["the patch may not change fence ", named])
+                .hint(text!["Leave it out of the patch: a claim or a fenced write stamps the fence."]),
+            ColumnProblem::Generated => Report::new("428C9", text!["the patch may not change generated ", named])
+                .hint(text!["Leave it out of the patch: the server computes it."]),
+            ColumnProblem::Identity => Report::new("428C9", text!["the patch may not change identity ", named])
+                .hint(text!["Leave it out of the patch: it is GENERATED ALWAYS."]),
+        }
+        .about(table)
+        .column(c_string(column))
+    }
+}
+
+/// A stored fence in a text.
+struct Stored(Option<i64>);
+
+impl crate::text::Part for Stored {
+    fn put(&self, text: &mut Vec<u8>) {
+        match self.0 {
+            Some(stored) => stored.put(text),
+            None => "null".put(text),
+        }
+    }
+}
+
+/// An error on its way to the server.
+struct Report {
+    sqlstate: &'static str,
+    message: Vec<u8>,
+    detail: Option<Vec<u8>>,
+    hint: Option<Vec<u8>>,
+    relation: Option<RelationName>,
+    column: Option<CString>,
+}
+
+impl Report {
+    fn new(sqlstate: &'static str, message: Vec<u8>) -> Report {
+        Report { sqlstate, message, detail: None, hint: None, relation: None, column: None }
+    }
+
+    fn message_if(mut self, yes: bool, message: impl FnOnce() -> Vec<u8>) -> Report {
+        if yes {
+            self.message = message();
+        }
+        self
+    }
+
+    fn detail(mut self, detail: Vec<u8>) -> Report {
+        self.detail = Some(detail);
+        self
+    }
+
+    fn hint(mut self, hint: Vec<u8>) -> Report {
+        self.hint = Some(hint);
+        self
+    }
+
+    fn about(mut self, relation: RelationName) -> Report {
+        self.relation = Some(relation);
+        self
+    }
+
+    fn column(mut self, column: CString) -> Report {
+        self.column = Some(column);
+        self
+    }
+
+    fn raise(self) -> ! {
+        let mut error = pg_sys::ErrorData {
+            elevel: pg_sys::PGERROR as c_int,
+            sqlerrcode: packed_sqlstate(self.sqlstate),
+            message: duplicate(&c_string(self.message)),
+            detail: self.detail.map_or(std::ptr::null_mut(), |text| duplicate(&c_string(text))),
+            hint: self.hint.map_or(std::ptr::null_mut(), |text| duplicate(&c_string(text))),
+            filename: c"pg_fence".as_ptr(),
+            funcname: c"pg_fence".as_ptr(),
+            ..Default::default()
+        };
+        if let Some(relation) = self.relation {
+            error.schema_name = duplicate(&relation.schema);
+            error.table_name = duplicate(&relation.name);
+        }
+        if let Some(column) = self.column {
+            error.column_name = duplicate(&column);
+        }
+        // SAFETY: every pointer in `error` is null or a string that lives in the current memory context. The function
+        // copies them and does not return; the unwinding that follows frees the Rust values of all frames.
+        unsafe { pg_sys::ThrowErrorData(&mut error) };
+        unreachable!("an error was raised")
+    }
+}
+
+fn duplicate(text: &CStr) -> *mut std::ffi::c_char {
+    // SAFETY: `text` ends with a NUL; the copy lives in the current memory context.
+    unsafe { pg_sys::pstrdup(text.as_ptr()) }
+}
+
+/// The five characters of an SQLSTATE in the six bits each that the server packs them in.
+const fn packed_sqlstate(sqlstate: &str) -> c_int {
+    let bytes = sqlstate.as_bytes();
+    let mut packed = 0;
+    let mut n = 0;
+    while n < bytes.len() {
+        packed |= ((bytes[n] - b'0') as c_int & 0x3F) << (6 * n);
+        n += 1;
+    }
+    packed
+}
+
+const _: () = assert!(packed_sqlstate("P0002") == pgrx::PgSqlErrorCode::ERRCODE_NO_DATA_FOUND as c_int);

@@ -1,0 +1,31 @@
+//! Why a change reached no row: a plain read of the stored fence, as the caller, judged by the rule in `fence`.
+//!
+//! Asked only after a change reached none, so it costs nothing otherwise. The read sees what the caller may see, by
+//! its rights and its isolation level; it takes no lock.
+
+use crate::change::Change;
+use crate::errors::Refused;
+use crate::plans::Connection;
+use crate::statement::Verb;
+use fence::resource::Verdict;
+use pgrx::pg_sys::Datum;
+
+/// What was found.
+pub struct Found {
+    /// The stored fence; `None` is null.
+    pub stored: Option<i64>,
+    /// What the rule says about it. `Accepted` contradicts a change that reached no row.
+    pub verdict: Verdict,
+}
+
+/// Reads the row of a change that reached none. Errors: there is no such row, or none that the caller may see.
+pub fn explain(connection: &Connection, change: &Change) -> Result<Found, Refused> {
+    let values: Vec<Option<Datum>> = change.key.values.iter().map(|value| Some(value.datum)).collect();
+    let outcome = connection.run(&change.statement().plain(Verb::Read), &values)?;
+    if outcome.rows == 0 {
+        return Err(Refused::NoRow { table: change.table.name.clone(), key: change.key_text() });
+    }
+    let stored = outcome.fence;
+    let verdict = change.verb.step().map_or(Verdict::Accepted, |step| step.judge(stored, change.fence));
+    Ok(Found { stored, verdict })
+}

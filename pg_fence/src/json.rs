@@ -1,0 +1,191 @@
+//! Reading a jsonb value.
+//!
+//! Not conversion: `literal` makes values of it. Invariant: a [`Json`] does not outlive the document that it points
+//! into, and strings are the bytes of the database's encoding.
+
+use crate::server::Value;
+use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, jbvType};
+use std::ffi::CStr;
+use std::marker::PhantomData;
+
+/// A jsonb value as it came, unpacked. It lives in the memory context of the call.
+pub struct Document(*mut pg_sys::Jsonb);
+
+/// A value in a document.
+#[derive(Clone, Copy)]
+pub struct Json<'d> {
+    value: JsonbValue,
+    document: PhantomData<&'d Document>,
+}
+
+/// What a JSON value is.
+pub enum Kind<'d> {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool(bool),
+    /// A number of any size and precision.
+    Number,
+    /// A string.
+    String(&'d [u8]),
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+impl Document {
+    /// Takes a jsonb value.
+    ///
+    /// # Safety
+    ///
+    /// The datum is a jsonb value that lives to the end of the call.
+    pub unsafe fn from_datum(datum: Datum) -> Document {
+        // SAFETY: as the caller promises.
+        Document(unsafe { pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) }.cast())
+    }
+
+    /// The members of the object that the document is, or the words for what it is instead.
+    pub fn members(&self) -> Result<Vec<(&[u8], Json<'_>)>, &'static str> {
+        match self.root() {
+            Ok(root) if matches!(root.kind(), Kind::Object) => Ok(root.members()),
+            Ok(_) => Err("a JSON array"),
+            Err(scalar) => Err(scalar),
+        }
+    }
+
+    /// The elements of the array that the document is.
+    pub fn elements(&self) -> Option<Vec<Json<'_>>> {
+        let root = self.root().ok()?;
+        matches!(root.kind(), Kind::Array).then(|| root.elements())
+    }
+
+    /// The container at the root; the words for a scalar, as one is stored as an array of one.
+    fn root(&self) -> Result<Json<'_>, &'static str> {
+        // SAFETY: the document was unpacked; a container of its length follows the length word.
+        let (header, value) = unsafe {
+            let container = &raw mut (*self.0).root;
+            let mut value = JsonbValue { type_: jbvType::jbvBinary, ..Default::default() };
+            value.val.binary.data = container;
+            value.val.binary.len = (pgrx::varsize(self.0.cast()) - pg_sys::VARHDRSZ) as i32;
+            ((*container).header, value)
+        };
+        let root = Json { value, document: PhantomData };
+        if header & pg_sys::JB_FSCALAR == 0 {
+            return Ok(root);
+        }
+        Err(root.elements().first().map_or("empty", Json::words))
+    }
+}
+
+impl<'d> Json<'d> {
+    /// What this value is.
+    pub fn kind(&self) -> Kind<'d> {
+        // SAFETY: the type of the value says which field of the union is set; strings and containers lie in the
+        // document, which outlives this value.
+        unsafe {
+            match self.value.type_ {
+                jbvType::jbvNull => Kind::Null,
+                jbvType::jbvBool => Kind::Bool(self.value.val.boolean),
+                jbvType::jbvNumeric => Kind::Number,
+                jbvType::jbvString => Kind::String(self.string()),
+                _ if (*self.value.val.binary.data).header & pg_sys::JB_FOBJECT != 0 => Kind::Object,
+                _ => Kind::Array,
+            }
+        }
+    }
+
+    /// The words for what it is, with the article.
+    pub fn words(&self) -> &'static str {
+        match self.kind() {
+            Kind::Null => "a JSON null",
+            Kind::Bool(_) => "a JSON boolean",
+            Kind::Number => "a JSON number",
+            Kind::String(_) => "a JSON string",
+            Kind::Array => "a JSON array",
+            Kind::Object => "a JSON object",
+        }
+    }
+
+    /// The members of an object, in the order of jsonb: shorter names first, then by their bytes. Empty for others.
+    pub fn members(&self) -> Vec<(&'d [u8], Json<'d>)> {
+        let mut members = Vec::new();
+        let mut name: &[u8] = &[];
+        self.each(|token, item| match token {
+            JsonbIteratorToken::WJB_KEY => name = item.string(),
+            JsonbIteratorToken::WJB_VALUE => members.push((name, item)),
+            _ => {}
+        });
+        members
+    }
+
+    /// The elements of an array. Empty for others.
+    pub fn elements(&self) -> Vec<Json<'d>> {
+        let mut elements = Vec::new();
+        self.each(|token, item| {
+            if token == JsonbIteratorToken::WJB_ELEM {
+                elements.push(item);
+            }
+        });
+        elements
+    }
+
+    /// A number in digits, with all its places.
+    pub fn number_text(&self) -> Vec<u8> {
+        // SAFETY: called for numbers, whose field is a numeric value.
+        let datum = unsafe { Datum::from(self.value.val.numeric) };
+        Value { datum, type_oid: pg_sys::NUMERICOID }.text().into_bytes()
+    }
+
+    /// The value as JSON text.
+    pub fn text(&self) -> Vec<u8> {
+        // SAFETY: the server makes a document of its own from a copy of the value, and a C string from that.
+        unsafe {
+            let document = self.to_jsonb().cast_mut_ptr::<pg_sys::Jsonb>();
+            let length = pgrx::varsize(document.cast()) as i32;
+            let text = pg_sys::JsonbToCString(std::ptr::null_mut(), &raw mut (*document).root, length);
+            CStr::from_ptr(text).to_bytes().to_vec()
+        }
+    }
+
+    /// The value as a jsonb value of its own.
+    pub fn to_jsonb(self) -> Datum {
+        let mut value = self.value;
+        // SAFETY: the value lies in the document or is a scalar; the server copies it.
+        Datum::from(unsafe { pg_sys::JsonbValueToJsonb(&mut value) })
+    }
+
+    /// Calls `visit` for every member name, member value and element of a container, not for what these contain.
+    fn each(&self, mut visit: impl FnMut(JsonbIteratorToken::Type, Json<'d>)) {
+        if self.value.type_ != jbvType::jbvBinary {
+            return;
+        }
+        // SAFETY: the container lies in the document; the iterator gives values that point into it.
+        unsafe {
+            let mut iterator = pg_sys::JsonbIteratorInit(self.value.val.binary.data);
+            let mut value = JsonbValue::default();
+            loop {
+                let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true);
+                if token == JsonbIteratorToken::WJB_DONE {
+                    return;
+                }
+                if matches!(
+                    token,
+                    JsonbIteratorToken::WJB_KEY | JsonbIteratorToken::WJB_VALUE | JsonbIteratorToken::WJB_ELEM
+                ) {
+                    visit(token, Json { value, document: PhantomData });
+                }
+            }
+        }
+    }
+
+    fn string(&self) -> &'d [u8] {
+        // SAFETY: called for strings and member names alone, whose field is a string in the document. An empty one
+        // may have no place.
+        unsafe {
+            let string = self.value.val.string;
+            let length = usize::try_from(string.len).unwrap_or(0);
+            if length == 0 { &[] } else { std::slice::from_raw_parts(string.val.cast(), length) }
+        }
+    }
+}

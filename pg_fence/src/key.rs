@@ -1,0 +1,224 @@
+//! The key of a row: from whatever the caller wrote to one value per column of the primary key.
+//!
+//! Not the search. Invariants: a key is never rounded or cut to fit a column, so it never finds another row than the
+//! one it names; it is compared by the operator of the primary key's own index.
+
+use crate::errors::{KeyProblem, Refused};
+use crate::json::{Document, Json, Kind};
+use crate::literal::{is_json, literal};
+use crate::relation::{KeyColumn, Table};
+use crate::server::{self, Input, Value};
+use crate::text::{c_string, joined, text};
+use pgrx::pg_sys::{self, Oid};
+use std::cmp::Ordering;
+use std::ffi::CString;
+
+/// `pg_type.typcategory` of texts, and of numbers.
+const TEXTS: u8 = b'S';
+const NUMBERS: u8 = b'N';
+
+/// One value per column of the primary key, in the key's order.
+#[derive(Debug)]
+pub struct Key {
+    /// The values, each of the type that [`Fit::value_type`] says.
+    pub values: Vec<Value>,
+    /// How each is compared.
+    pub fits: Vec<Fit>,
+}
+
+/// How values of a type are compared with a key column.
+#[derive(Clone, Copy, Debug)]
+pub struct Fit {
+    /// The operator, of the primary key's operator family.
+    pub operator: Oid,
+    /// The type of the value that is compared.
+    pub value_type: Oid,
+    /// Whether the value is made from the text form of what the caller passed.
+    through_text: bool,
+}
+
+impl Key {
+    /// Reads a key: the value for a key of one column, a row or a jsonb object of its columns for any. An untyped or
+    /// text value is read as the column's type; for several columns it is the text of a JSON object. Errors: it does
+    /// not fit the primary key.
+    pub fn read(table: &Table, given: Value) -> Result<Key, Refused> {
+        let given_type = server::base_type(given.type_oid);
+        let given = Value { type_oid: given_type, ..given };
+        if let [only] = table.key.as_slice()
+            && is_single_value(table, only, given_type)
+        {
+            return Key::of(table, vec![fitted(table, only, given)?]);
+        }
+        if given_type == pg_sys::JSONBOID {
+            // SAFETY: the value is a jsonb of the call.
+            let document = unsafe { Document::from_datum(given.datum) };
+            let members = document.members().map_err(|kind| refused(table, KeyProblem::NotAnObject(kind)))?;
+            return Key::from_members(table, &members);
+        }
+        if let Some(fields) = given.fields() {
+            return Key::from_fields(table, fields);
+        }
+        if is_text(given_type) && given.text().as_bytes().first() == Some(&b'{') {
+            return Key::from_json_text(table, given);
+        }
+        Err(refused(table, KeyProblem::Count { given: 1, wanted: table.key.len() }))
+    }
+
+    /// Reads a key from an element of a JSON array: an object of the key's columns, or the value of the only one.
+    pub fn from_json(table: &Table, json: &Json) -> Result<Key, Refused> {
+        let [only] = table.key.as_slice() else {
+            return match json.kind() {
+                Kind::Object => Key::from_members(table, &json.members()),
+                _ => Err(refused(table, KeyProblem::NotAnObject(json.words()))),
+            };
+        };
+        let takes_any = is_json(table.key_column(only).base_type);
+        match json.kind() {
+            Kind::Null => Err(refused(table, KeyProblem::Null(None))),
+            Kind::Object if !takes_any => Key::from_members(table, &json.members()),
+            _ => Key::of(table, vec![from_json(table, only, json)?]),
+        }
+    }
+
+    /// Reads a key from the members of a JSON object, which are exactly the key's columns.
+    pub fn from_members(table: &Table, members: &[(&[u8], Json)]) -> Result<Key, Refused> {
+        let is_key = |name: &[u8]| table.column(name).is_some_and(|column| column.is_key);
+        if let Some((name, _)) = members.iter().find(|(name, _)| !is_key(name)) {
+            return Err(refused(table, KeyProblem::NoKeyColumn(name.to_vec())));
+        }
+        let values = table.key.iter().map(|key| {
+            let column = table.key_column(key);
+            let Some((_, json)) = members.iter().find(|(name, _)| *name == column.name.as_bytes()) else {
+                return Err(refused(table, KeyProblem::Missing(column.name.clone())));
+            };
+            from_json(table, key, json)
+        });
+        Key::of(table, values.collect::<Result<_, _>>()?)
+    }
+
+    /// The key as error texts show it: `(a, b)=(1, x)`.
+    pub fn text(&self, table: &Table) -> Vec<u8> {
+        text![table.key_names(), "=(", joined(self.values.iter().map(|value| value.text()), ", "), ")"]
+    }
+
+    /// The order of the primary key's index.
+    pub fn compare(&self, other: &Key, table: &Table) -> Ordering {
+        let pairs = self.values.iter().zip(&other.values).zip(&table.key);
+        pairs
+            .map(|((own, others), key)| own.compare(*others, table.key_column(key).collation))
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+
+    fn of(table: &Table, values: Vec<Value>) -> Result<Key, Refused> {
+        let fits = table.key.iter().zip(&values).map(|(key, value)| fit(table, key, value.type_oid));
+        let fits = fits.collect::<Result<_, _>>()?;
+        Ok(Key { values, fits })
+    }
+
+    fn from_fields(table: &Table, fields: Vec<Option<Value>>) -> Result<Key, Refused> {
+        let (given, wanted) = (fields.len(), table.key.len());
+        if given != wanted {
+            return Err(refused(table, KeyProblem::Count { given, wanted }));
+        }
+        let values = table.key.iter().zip(fields).map(|(key, field)| match field {
+            Some(value) => fitted(table, key, value),
+            None => Err(refused(table, KeyProblem::Null(Some(table.key_column(key).name.clone())))),
+        });
+        Key::of(table, values.collect::<Result<_, _>>()?)
+    }
+
+    fn from_json_text(table: &Table, given: Value) -> Result<Key, Refused> {
+        let datum = Input::of(pg_sys::JSONBOID).read(Some(&given.text()), -1);
+        let Some(datum) = datum else {
+            return Err(refused(table, KeyProblem::Null(None)));
+        };
+        Key::read(table, Value { datum, type_oid: pg_sys::JSONBOID })
+    }
+}
+
+/// Whether a value of this type is the value of the only key column, and no object or row of it.
+fn is_single_value(table: &Table, only: &KeyColumn, given: Oid) -> bool {
+    let wanted = table.key_column(only).base_type;
+    let is_row = given == pg_sys::RECORDOID || server::relation_of_type(given).is_some();
+    let wants_row = server::relation_of_type(wanted).is_some();
+    (given != pg_sys::JSONBOID || wanted == pg_sys::JSONBOID) && (!is_row || wants_row)
+}
+
+/// The value as the key column's operator takes it.
+fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Value, Refused> {
+    let given = Value { type_oid: server::base_type(given.type_oid), ..given };
+    if fit(table, key, given.type_oid)?.through_text {
+        return from_text(table, key, &given.text());
+    }
+    Ok(given)
+}
+
+fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Value, Refused> {
+    let column = table.key_column(key);
+    match literal(json, column.base_type)? {
+        Some(literal) => from_text(table, key, &c_string(literal)),
+        None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
+    }
+}
+
+/// Reads a value as the key column's type, without the modifier of the column: `numeric(4, 1)` would round 0.05 to 0.1.
+fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Value, Refused> {
+    let column = table.key_column(key);
+    match key.base_input(column).read(Some(literal), -1) {
+        Some(datum) => Ok(Value { datum, type_oid: column.base_type }),
+        None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
+    }
+}
+
+fn fit(table: &Table, key: &KeyColumn, given: Oid) -> Result<Fit, Refused> {
+    if let Some((_, fit)) = key.fits.borrow().iter().find(|(known, _)| *known == given) {
+        return Ok(*fit);
+    }
+    let column = table.key_column(key);
+    let Some(fit) = new_fit(key, column.base_type, given) else {
+        return Err(refused(
+            table,
+            KeyProblem::Type {
+                column: column.name.clone(),
+                column_type: server::type_name(column.type_oid),
+                given: server::type_name(given),
+            },
+        ));
+    };
+    table.depends_on_operator(fit.operator, &[column.type_oid, column.base_type, key.operator_type]);
+    key.fits.borrow_mut().push((given, fit));
+    Ok(fit)
+}
+
+fn new_fit(key: &KeyColumn, wanted: Oid, given: Oid) -> Option<Fit> {
+    let operator = |right| server::equality_operator(key.operator_family, key.operator_type, right);
+    let own = operator(key.operator_type)?;
+    if given == wanted {
+        return Some(Fit { operator: own, value_type: given, through_text: false });
+    }
+    if is_text(given) && server::type_category(wanted) != TEXTS {
+        return Some(Fit { operator: own, value_type: wanted, through_text: true });
+    }
+    if server::is_polymorphic(key.operator_type) {
+        return None;
+    }
+    if let Some(operator) = operator(given) {
+        return Some(Fit { operator, value_type: given, through_text: false });
+    }
+    if server::is_binary_coercible(given, key.operator_type) {
+        return Some(Fit { operator: own, value_type: given, through_text: false });
+    }
+    // Numbers pass exactly or not at all; other kinds (a time stamp for a date, say) would lose a part on the way.
+    let same_kind = |kind| server::type_category(given) == kind && server::type_category(wanted) == kind;
+    let through_text = is_text(given) || same_kind(TEXTS) || same_kind(NUMBERS);
+    through_text.then_some(Fit { operator: own, value_type: wanted, through_text })
+}
+
+fn is_text(type_oid: Oid) -> bool {
+    matches!(type_oid, pg_sys::TEXTOID | pg_sys::VARCHAROID | pg_sys::BPCHAROID | pg_sys::UNKNOWNOID)
+}
+
+fn refused(table: &Table, problem: KeyProblem) -> Refused {
+    Refused::Key { table: table.name.clone(), columns: table.key_names(), problem }
+}

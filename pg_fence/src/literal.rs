@@ -1,0 +1,113 @@
+//! The text form of a JSON value for a type, from which the type's own input function makes the value.
+//!
+//! The text form holds every value of every type exactly, so nothing is lost on the way: not the digits of a number,
+//! not a backslash, not the difference between null and "NULL". Invariant: a JSON null is SQL null.
+
+use crate::errors::{PatchProblem, Refused};
+use crate::json::{Json, Kind};
+use crate::server;
+use pgrx::pg_sys::{self, Oid};
+
+/// The text form of a JSON value for a type that is no domain; `None` is null.
+///
+/// An array makes an array, with an inner array per dimension; an object makes a composite, with null for fields that
+/// it does not name. Types json and jsonb take any value, so an array of them has one dimension. Strings are taken as
+/// the type's own text form. Errors: an object with a member that the composite lacks, an array in place of one.
+pub fn literal(json: &Json, type_oid: Oid) -> Result<Option<Vec<u8>>, Refused> {
+    if is_json(type_oid) {
+        return Ok(match json.kind() {
+            Kind::Null => None,
+            _ => Some(json.text()),
+        });
+    }
+    match json.kind() {
+        Kind::Null => Ok(None),
+        Kind::Bool(true) => Ok(Some(b"true".to_vec())),
+        Kind::Bool(false) => Ok(Some(b"false".to_vec())),
+        Kind::Number => Ok(Some(json.number_text())),
+        Kind::String(bytes) => Ok(Some(bytes.to_vec())),
+        Kind::Array | Kind::Object => nested(json, type_oid).map(Some),
+    }
+}
+
+/// Whether a type holds JSON values as they are.
+pub fn is_json(type_oid: Oid) -> bool {
+    type_oid == pg_sys::JSONBOID || type_oid == pg_sys::JSONOID
+}
+
+fn nested(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
+    server::check_stack_depth();
+    let is_array = matches!(json.kind(), Kind::Array);
+    if let Some(element_type) = server::element_type(type_oid)
+        && is_array
+    {
+        return array(json, server::base_type(element_type), server::array_delimiter(element_type));
+    }
+    if server::relation_of_type(type_oid).is_some() {
+        if is_array {
+            let type_name = server::type_name(type_oid);
+            return Err(Refused::Patch(PatchProblem::NotAComposite { type_name, kind: json.words() }));
+        }
+        return composite(json, type_oid);
+    }
+    Ok(json.text())
+}
+
+/// `{"1","2",NULL}`, or `{{"1"},{"2"}}` for arrays in an array.
+fn array(json: &Json, element_type: Oid, delimiter: u8) -> Result<Vec<u8>, Refused> {
+    server::check_stack_depth();
+    let mut text = vec![b'{'];
+    for (n, element) in json.elements().iter().enumerate() {
+        if n > 0 {
+            text.push(delimiter);
+        }
+        if matches!(element.kind(), Kind::Array) && !is_json(element_type) {
+            text.extend(array(element, element_type, delimiter)?);
+            continue;
+        }
+        match literal(element, element_type)? {
+            Some(value) => quote(&mut text, &value),
+            None => text.extend_from_slice(b"NULL"),
+        }
+    }
+    text.push(b'}');
+    Ok(text)
+}
+
+/// `("1","2",)`, where nothing between two commas is null.
+fn composite(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
+    let fields = server::composite_fields(type_oid);
+    let members = json.members();
+    if let Some((unknown, _)) =
+        members.iter().find(|(name, _)| !fields.iter().any(|(field, _)| field.as_bytes() == *name))
+    {
+        let (type_name, field) = (server::type_name(type_oid), unknown.to_vec());
+        return Err(Refused::Patch(PatchProblem::NoField { type_name, field }));
+    }
+    let mut text = vec![b'('];
+    for (n, (field, field_type)) in fields.iter().enumerate() {
+        if n > 0 {
+            text.push(b',');
+        }
+        let member = members.iter().find(|(name, _)| field.as_bytes() == *name);
+        if let Some((_, value)) = member
+            && let Some(value) = literal(value, server::base_type(*field_type))?
+        {
+            quote(&mut text, &value);
+        }
+    }
+    text.push(b')');
+    Ok(text)
+}
+
+/// In quotes, as the text forms of arrays and composites read them alike.
+fn quote(text: &mut Vec<u8>, value: &[u8]) {
+    text.push(b'"');
+    for &byte in value {
+        if matches!(byte, b'"' | b'\\') {
+            text.push(b'\\');
+        }
+        text.push(byte);
+    }
+    text.push(b'"');
+}

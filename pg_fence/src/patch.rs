@@ -1,0 +1,55 @@
+//! A patch: the columns to change and their new values, from a JSON object.
+//!
+//! Names match exactly; values are made by the input functions of the columns' types. Invariant: a patch names at
+//! least one column, and neither the key, the fence nor a column that the server computes.
+
+use crate::errors::{ColumnProblem, PatchProblem, Refused};
+use crate::json::{Document, Json, Kind};
+use crate::literal::literal;
+use crate::relation::{Column, Table};
+use crate::text::c_string;
+use pgrx::pg_sys::{self, Datum};
+
+/// The columns to change, in the order of jsonb, and their new values; `None` is null.
+pub struct Patch<'t> {
+    /// The columns.
+    pub columns: Vec<&'t Column>,
+    /// The value of each, of the column's type.
+    pub values: Vec<Option<Datum>>,
+}
+
+impl<'t> Patch<'t> {
+    /// Reads a patch for a table. Errors: it is no object, is empty, or names a column that it may not change; what
+    /// the input function of a type says of a value.
+    pub fn read(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
+        let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotAnObject(kind)))?;
+        if members.is_empty() {
+            return Err(Refused::Patch(PatchProblem::Empty));
+        }
+        let columns: Vec<&Column> =
+            members.iter().map(|(name, _)| patchable(table, fence, name)).collect::<Result<_, _>>()?;
+        let values = columns.iter().zip(&members).map(|(column, (_, json))| value(column, json));
+        let values = values.collect::<Result<_, _>>()?;
+        Ok(Patch { columns, values })
+    }
+}
+
+fn patchable<'t>(table: &'t Table, fence: &Column, name: &[u8]) -> Result<&'t Column, Refused> {
+    let problem = match table.column(name) {
+        None => ColumnProblem::Unknown,
+        Some(column) if column.number == fence.number => ColumnProblem::Fence,
+        Some(Column { is_key: true, .. }) => ColumnProblem::Key,
+        Some(Column { is_generated: true, .. }) => ColumnProblem::Generated,
+        Some(Column { is_identity_always: true, .. }) => ColumnProblem::Identity,
+        Some(column) => return Ok(column),
+    };
+    Err(Refused::PatchColumn { table: table.name.clone(), column: name.to_vec(), problem })
+}
+
+fn value(column: &Column, json: &Json) -> Result<Option<Datum>, Refused> {
+    if column.type_oid == pg_sys::JSONBOID && !matches!(json.kind(), Kind::Null) {
+        return Ok(Some(json.to_jsonb()));
+    }
+    let literal = literal(json, column.base_type)?.map(c_string);
+    Ok(column.input().read(literal.as_deref(), column.typmod))
+}

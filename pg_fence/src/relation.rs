@@ -1,0 +1,456 @@
+//! The facts of fenced tables, kept for the session, and when they must be read again.
+//!
+//! A table is known by its oid, so it keeps its entry when it is renamed or moved, and one that is created again under
+//! an old name is another table. Invariants: an entry is used only after its table is locked, which brings in the news
+//! of all changes; what the server calls back here only marks entries; nothing of the server is called while the map
+//! is borrowed.
+
+use crate::errors::{Refused, RelationName};
+use crate::key::Fit;
+use crate::plans::{self, Plans};
+use crate::server::{self, Input, MainThread};
+use crate::text::{Identifier, joined, text};
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::rc::Rc;
+
+/// Tables and plans that a session keeps. A plan takes some 20 kB, so this is 40 MB at worst.
+const MAX_ENTRIES: usize = 2_000;
+/// What is left after entries were dropped: far enough below, so that it does not happen with every call.
+const ENTRIES_AFTER_DROP: usize = 1_500;
+
+/// The facts of a table, and the plans of its statements.
+pub struct Table {
+    /// Its oid.
+    pub oid: Oid,
+    /// Its schema and name.
+    pub name: RelationName,
+    /// Whether it is partitioned. Others are addressed with ONLY, without the tables that inherit from them.
+    pub is_partitioned: bool,
+    /// Its columns, without those that were dropped.
+    pub columns: Vec<Column>,
+    /// The columns of its primary key, in the key's order.
+    pub key: Vec<KeyColumn>,
+    /// A name for its row in a statement that none of its columns has.
+    pub alias: CString,
+    /// The plans of its statements.
+    pub plans: Plans,
+    is_current: Cell<bool>,
+    used: Cell<u64>,
+    depends_on: RefCell<Vec<CatalogEntry>>,
+}
+
+/// A column of a table.
+pub struct Column {
+    /// Its number.
+    pub number: i16,
+    /// Its name.
+    pub name: CString,
+    /// Its type, which may be a domain.
+    pub type_oid: Oid,
+    /// Its type, or the one that the domain is over.
+    pub base_type: Oid,
+    /// The modifier of its type, such as the precision of a numeric.
+    pub typmod: i32,
+    /// Its collation.
+    pub collation: Oid,
+    /// Whether it is declared NOT NULL.
+    pub is_not_null: bool,
+    /// Whether it is a generated column.
+    pub is_generated: bool,
+    /// Whether it is GENERATED ALWAYS AS IDENTITY.
+    pub is_identity_always: bool,
+    /// Whether it is part of the primary key.
+    pub is_key: bool,
+    input: OnceCell<Input>,
+}
+
+/// A column of a primary key.
+pub struct KeyColumn {
+    /// Its place in [`Table::columns`].
+    pub column: usize,
+    /// The operator family of the index.
+    pub operator_family: Oid,
+    /// The type that the operator class of the index takes.
+    pub operator_type: Oid,
+    /// How values of the types seen so far are compared with it.
+    pub fits: RefCell<Vec<(Oid, Fit)>>,
+    base_input: OnceCell<Input>,
+}
+
+/// An entry of a catalog that a statement's text names, as the server's messages about changes name it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct CatalogEntry {
+    catalog: CatalogId,
+    hash: u32,
+}
+
+#[cfg(not(feature = "pg19"))]
+type CatalogId = i32;
+#[cfg(feature = "pg19")]
+type CatalogId = pg_sys::SysCacheIdentifier::Type;
+
+const SCHEMAS: CatalogId = pg_sys::SysCacheIdentifier::NAMESPACEOID as CatalogId;
+const OPERATORS: CatalogId = pg_sys::SysCacheIdentifier::OPEROID as CatalogId;
+const TYPES: CatalogId = pg_sys::SysCacheIdentifier::TYPEOID as CatalogId;
+
+#[derive(Default)]
+struct Tables {
+    by_oid: RefCell<BTreeMap<u32, Rc<Table>>>,
+    /// Counts the calls, to know which table was used last.
+    clock: Cell<u64>,
+    entries: Cell<usize>,
+}
+
+static TABLES: MainThread<Tables> =
+    MainThread(Tables { by_oid: RefCell::new(BTreeMap::new()), clock: Cell::new(0), entries: Cell::new(0) });
+
+/// Asks the server to tell about changes. Called once, when the library is loaded.
+pub fn watch_changes() {
+    // SAFETY: the callbacks are functions of this library, which is never unloaded; they only mark entries.
+    unsafe {
+        pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), server::NO_ARGUMENT);
+        for catalog in [SCHEMAS, OPERATORS, TYPES] {
+            pg_sys::CacheRegisterSyscacheCallback(catalog, Some(catalog_changed), server::NO_ARGUMENT);
+        }
+    }
+}
+
+impl Table {
+    /// The table with this oid, locked as an UPDATE locks it, to the end of the transaction. Errors: it is gone, no
+    /// table, or has no primary key that picks one row.
+    pub fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
+        plans::free_dropped();
+        // SAFETY: taking a lock on whatever has this oid; it also brings in the news of changes.
+        unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32) };
+        if let Some(table) = TABLES.current(oid) {
+            return Ok(table);
+        }
+        let table = Rc::new(read_facts(oid)?);
+        TABLES.put(&table);
+        Ok(table)
+    }
+
+    /// The fence column of this name. Errors: there is none, or it cannot hold a fence.
+    pub fn fence_column(&self, name: &CStr) -> Result<&Column, Refused> {
+        let named = || (self.name.clone(), name.to_owned());
+        let Some(column) = self.column(name.to_bytes()) else {
+            let (table, column) = named();
+            return Err(Refused::NoFenceColumn { table, column });
+        };
+        if !matches!(column.base_type, pg_sys::INT8OID | pg_sys::INT4OID) {
+            let (table, column_name) = named();
+            let type_name = server::type_name(column.type_oid);
+            return Err(Refused::FenceColumnType { table, column: column_name, type_name });
+        }
+        let problem = match column {
+            Column { is_key: true, .. } => "is part of the primary key",
+            Column { is_generated: true, .. } => "is a generated column",
+            Column { is_identity_always: true, .. } => "is an identity column",
+            _ => return Ok(column),
+        };
+        let (table, column) = named();
+        Err(Refused::FenceColumnUse { table, column, problem })
+    }
+
+    /// The column of exactly this name.
+    pub fn column(&self, name: &[u8]) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name.as_bytes() == name)
+    }
+
+    /// A column of the primary key.
+    pub fn key_column(&self, key: &KeyColumn) -> &Column {
+        &self.columns[key.column]
+    }
+
+    /// The names of the key's columns as text: `(a, b)`.
+    pub fn key_names(&self) -> Vec<u8> {
+        text!["(", joined(self.key.iter().map(|key| &self.key_column(key).name), ", "), ")"]
+    }
+
+    /// The table in SQL.
+    pub fn qualified_name(&self) -> Vec<u8> {
+        text![Identifier(&self.name.schema), ".", Identifier(&self.name.name)]
+    }
+
+    /// Notes that the text of this table's statements names an operator, and with it the operator's and types' names.
+    pub fn depends_on_operator(&self, operator: Oid, types: &[Oid]) {
+        self.depends_on(OPERATORS, operator);
+        if let Some(schema) = server::operator_schema(operator) {
+            self.depends_on(SCHEMAS, schema);
+        }
+        for &type_oid in types {
+            self.depends_on(TYPES, type_oid);
+        }
+    }
+
+    /// Counts a plan that was added, and makes room when there are too many.
+    pub fn added_plan(&self) {
+        TABLES.added(self.oid);
+    }
+
+    fn depends_on(&self, catalog: CatalogId, oid: Oid) {
+        let no_key = Datum::null();
+        // SAFETY: it computes a number from the oid.
+        let hash = unsafe { pg_sys::GetSysCacheHashValue(catalog as _, Datum::from(oid), no_key, no_key, no_key) };
+        let entry = CatalogEntry { catalog, hash };
+        let mut depends_on = self.depends_on.borrow_mut();
+        if !depends_on.contains(&entry) {
+            depends_on.push(entry);
+        }
+    }
+}
+
+impl Column {
+    /// The input function of the column's type, with the checks of a domain.
+    pub fn input(&self) -> &Input {
+        self.input.get_or_init(|| Input::of(self.type_oid))
+    }
+}
+
+impl KeyColumn {
+    /// The input function of the type without a domain's checks: a key that no row can have is no error.
+    pub fn base_input(&self, column: &Column) -> &Input {
+        self.base_input.get_or_init(|| Input::of(column.base_type))
+    }
+}
+
+impl Tables {
+    fn current(&self, oid: Oid) -> Option<Rc<Table>> {
+        let by_oid = self.by_oid.borrow();
+        let table = by_oid.get(&oid.to_u32()).filter(|table| table.is_current.get())?;
+        self.touch(table);
+        Some(table.clone())
+    }
+
+    fn put(&self, table: &Rc<Table>) {
+        self.touch(table);
+        let old = self.by_oid.borrow_mut().insert(table.oid.to_u32(), table.clone());
+        if let Some(old) = old {
+            self.entries.set(self.entries.get().saturating_sub(old.entries()));
+        }
+        self.added(table.oid);
+    }
+
+    fn touch(&self, table: &Table) {
+        let now = self.clock.get() + 1;
+        self.clock.set(now);
+        table.used.set(now);
+    }
+
+    fn added(&self, keep: Oid) {
+        self.entries.set(self.entries.get() + 1);
+        if self.entries.get() > MAX_ENTRIES {
+            self.make_room(keep.to_u32());
+        }
+    }
+
+    /// Drops the tables used least recently, and if that is not enough the plans of the one in use.
+    fn make_room(&self, keep: u32) {
+        let mut by_use: Vec<(u64, u32)> = self.by_oid.borrow().iter().map(|(&oid, t)| (t.used.get(), oid)).collect();
+        by_use.sort_unstable();
+        let mut entries: usize = self.by_oid.borrow().values().map(|table| table.entries()).sum();
+        for oid in by_use.into_iter().map(|(_, oid)| oid).filter(|&oid| oid != keep) {
+            if entries <= ENTRIES_AFTER_DROP {
+                break;
+            }
+            let dropped = self.by_oid.borrow_mut().remove(&oid);
+            entries -= dropped.map_or(0, |table| table.entries());
+        }
+        let kept = self.by_oid.borrow().get(&keep).cloned();
+        if let Some(kept) = kept.filter(|_| entries > ENTRIES_AFTER_DROP) {
+            entries -= kept.plans.count();
+            kept.plans.clear();
+        }
+        self.entries.set(entries);
+    }
+
+    fn mark(&self, changed: impl Fn(&Table) -> bool) {
+        for table in self.by_oid.borrow().values() {
+            if changed(table) {
+                table.is_current.set(false);
+            }
+        }
+    }
+}
+
+impl Table {
+    fn entries(&self) -> usize {
+        1 + self.plans.count()
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
+    match server::valid(oid) {
+        Some(oid) => TABLES.mark(|table| table.oid == oid),
+        None => TABLES.mark(|_| true),
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn catalog_changed(_argument: Datum, catalog: CatalogId, hash: u32) {
+    let changed = CatalogEntry { catalog, hash };
+    // A hash of 0 stands for all entries of the catalog.
+    TABLES.mark(|table| hash == 0 || table.depends_on.borrow().contains(&changed));
+}
+
+fn read_facts(oid: Oid) -> Result<Table, Refused> {
+    // SAFETY: the relation is locked. A null answer says that it does not exist. It is closed again; its lock stays.
+    unsafe {
+        let relation = pg_sys::try_relation_open(oid, pg_sys::NoLock as i32);
+        if relation.is_null() {
+            return Err(Refused::NoRelation(oid));
+        }
+        let facts = facts_of(&*relation);
+        pg_sys::relation_close(relation, pg_sys::NoLock as i32);
+        let (table, schema) = facts?;
+        table.depends_on(SCHEMAS, schema);
+        Ok(table)
+    }
+}
+
+/// The facts of an open relation, and the oid of its schema.
+fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
+    // SAFETY: an open relation has its row of the catalog.
+    let form = unsafe { &*relation.rd_rel };
+    let name = RelationName { schema: server::schema_name(form.relnamespace), name: server::name(&form.relname) };
+    refuse_other_kinds(relation.rd_id, form.relkind as u8, &name)?;
+    let mut columns = columns_of(relation.rd_att);
+    let key = primary_key(relation, &columns, &name)?;
+    for key in &key {
+        columns[key.column].is_key = true;
+    }
+    let mut alias = b"fenced".to_vec();
+    while columns.iter().any(|column| column.name.as_bytes() == alias) {
+        alias.push(b'_');
+    }
+    let table = Table {
+        oid: relation.rd_id,
+        name,
+        is_partitioned: form.relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE,
+        columns,
+        key,
+        alias: crate::text::c_string(alias),
+        plans: Plans::default(),
+        is_current: Cell::new(true),
+        used: Cell::new(0),
+        depends_on: RefCell::default(),
+    };
+    Ok((table, form.relnamespace))
+}
+
+fn refuse_other_kinds(oid: Oid, kind: u8, name: &RelationName) -> Result<(), Refused> {
+    let (kind, hint) = match kind {
+        pg_sys::RELKIND_RELATION | pg_sys::RELKIND_PARTITIONED_TABLE => {
+            // SAFETY: it looks at the number alone.
+            if !unsafe { pg_sys::IsCatalogRelationOid(oid) } {
+                return Ok(());
+            }
+            ("a system catalog", "Use a table of your own.")
+        }
+        pg_sys::RELKIND_VIEW => ("a view", "Name the table that the view shows."),
+        pg_sys::RELKIND_MATVIEW => ("a materialized view", "Name the table that the view shows."),
+        pg_sys::RELKIND_FOREIGN_TABLE => ("a foreign table", "Fence the table in the database that holds it."),
+        pg_sys::RELKIND_COMPOSITE_TYPE => ("a composite type", "Pass a null of a table's row type."),
+        pg_sys::RELKIND_INDEX | pg_sys::RELKIND_PARTITIONED_INDEX => ("an index", "Name its table."),
+        pg_sys::RELKIND_SEQUENCE => ("a sequence", "Use a table."),
+        _ => ("no table", "Use a table."),
+    };
+    Err(Refused::NotATable { relation: name.clone(), kind, hint })
+}
+
+fn columns_of(descriptor: pg_sys::TupleDesc) -> Vec<Column> {
+    const GENERATED_ALWAYS: u8 = b'a';
+    // SAFETY: the descriptor of an open relation has as many entries as it says.
+    let attributes = unsafe { (0..(*descriptor).natts).map(|n| &*server::attribute(descriptor, n)) };
+    attributes
+        .filter(|attribute| !attribute.attisdropped)
+        .map(|attribute| Column {
+            number: attribute.attnum,
+            name: server::name(&attribute.attname),
+            type_oid: attribute.atttypid,
+            base_type: server::base_type(attribute.atttypid),
+            typmod: attribute.atttypmod,
+            collation: attribute.attcollation,
+            is_not_null: attribute.attnotnull,
+            is_generated: attribute.attgenerated != 0,
+            is_identity_always: attribute.attidentity as u8 == GENERATED_ALWAYS,
+            is_key: false,
+            input: OnceCell::new(),
+        })
+        .collect()
+}
+
+/// The columns of the primary key, if it picks one row at any time.
+fn primary_key(
+    relation: &pg_sys::RelationData,
+    columns: &[Column],
+    name: &RelationName,
+) -> Result<Vec<KeyColumn>, Refused> {
+    let refused = |problem, hint| Err(Refused::PrimaryKey { table: name.clone(), problem, hint });
+    let Some(index_oid) = primary_key_index(relation) else {
+        return refused("has no primary key", "Add one with ALTER TABLE ... ADD PRIMARY KEY.");
+    };
+    // SAFETY: the index belongs to a locked table, so it stays. It has an entry per key column in each array. It is
+    // closed again.
+    unsafe {
+        let index = pg_sys::index_open(index_oid, pg_sys::AccessShareLock as i32);
+        let form = &*(*index).rd_index;
+        let (is_immediate, is_exclusion, is_valid) = (form.indimmediate, form.indisexclusion, form.indisvalid);
+        let key = (0..form.indnkeyatts as usize)
+            .map(|n| {
+                let number = *form.indkey.values.as_ptr().add(n);
+                KeyColumn {
+                    column: columns.iter().position(|column| column.number == number).unwrap_or(usize::MAX),
+                    operator_family: *(*index).rd_opfamily.add(n),
+                    operator_type: *(*index).rd_opcintype.add(n),
+                    fits: RefCell::default(),
+                    base_input: OnceCell::new(),
+                }
+            })
+            .collect::<Vec<_>>();
+        pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
+        if !is_immediate {
+            return refused(
+                "has a deferrable primary key",
+                "Make it NOT DEFERRABLE: until the end of a transaction two rows can have one key.",
+            );
+        }
+        if is_exclusion {
+            return refused(
+                "has a primary key WITHOUT OVERLAPS",
+                "Add a plain primary key: this one picks rows by a period.",
+            );
+        }
+        if !is_valid || key.iter().any(|key| key.column >= columns.len()) {
+            return refused("has a primary key whose index is not valid", "Rebuild the index with REINDEX.");
+        }
+        Ok(key)
+    }
+}
+
+fn primary_key_index(relation: &pg_sys::RelationData) -> Option<Oid> {
+    // SAFETY: the relation is open and locked, so its indexes stay. The list is the caller's to free. The row of the
+    // catalog is read before it is released.
+    unsafe {
+        let list = pg_sys::RelationGetIndexList((&raw const *relation).cast_mut());
+        if list.is_null() {
+            return None;
+        }
+        let found = (0..(*list).length as usize).map(|n| (*(*list).elements.add(n)).oid_value).find(|&index| {
+            let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::INDEXRELID as _, Datum::from(index));
+            if tuple.is_null() {
+                return false;
+            }
+            let is_primary = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_index>()).indisprimary;
+            pg_sys::ReleaseSysCache(tuple);
+            is_primary
+        });
+        pg_sys::list_free(list);
+        found
+    }
+}

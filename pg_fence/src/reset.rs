@@ -1,0 +1,76 @@
+//! Setting the stored fence of a row by hand: the way out when a wrong fence shuts every holder out.
+
+use crate::call::{Call, Reply};
+use crate::change::accepted_fence;
+use crate::errors::Refused;
+use crate::key::Key;
+use crate::plans::Connection;
+use crate::relation::Table;
+use crate::server;
+use crate::statement::{Answer, Statement, Verb};
+use crate::text::text;
+use pgrx::pg_sys::Datum;
+
+/// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and
+/// answers what was there. 0 stands for never claimed. For the owner of the table alone; written to the log.
+pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
+    const NEVER_CLAIMED: i64 = 0;
+    server::refuse_on_standby(c"fence_reset()");
+    let table = Table::open(call.table()?)?;
+    server::require_owner(table.oid, &table.name.name);
+    let fence = table.fence_column(call.fence_column()?)?;
+    let new = match call.number(2) {
+        Some(NEVER_CLAIMED) => NEVER_CLAIMED,
+        number => accepted_fence(&table, fence, number)?.get() as i64,
+    };
+    let key = Key::read(&table, call.value(1, "key")?)?;
+    let old = reset(
+        &Statement { table: &table, fence, fits: &key.fits, verb: Verb::Lock, answer: Answer::Fence, patch: &[] },
+        &key,
+        new,
+    )?;
+    Ok(old.map_or(Reply::Nothing, |old| Reply::Value(Datum::from(old))))
+}
+
+fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refused> {
+    let table = lock.table;
+    let mut values: Vec<Option<Datum>> = key.values.iter().map(|value| Some(value.datum)).collect();
+    let connection = Connection::open()?;
+    let found = connection.run(lock, &values)?;
+    values.push(Some(Datum::from(new)));
+    let written = connection.run(&lock.plain(Verb::Reset), &values)?;
+    let key_text = || key.text(table);
+    match (found.rows, written.rows) {
+        (1, 1) if written.fence == Some(new) => {}
+        (1, 1) => {
+            return Err(Refused::PutBack {
+                table: table.name.clone(),
+                key: key_text(),
+                stored: written.fence,
+                fence: new,
+            });
+        }
+        (1, _) => {
+            let (table, key, verb) = (table.name.clone(), key_text(), Verb::Reset.command());
+            return Err(Refused::Blocked { table, key, stored: found.fence, fence: new, verb });
+        }
+        _ => return Err(Refused::NoRow { table: table.name.clone(), key: key_text() }),
+    }
+    connection.close()?;
+    log(table, key, found.fence, new);
+    Ok(found.fence)
+}
+
+fn log(table: &Table, key: &Key, old: Option<i64>, new: i64) {
+    let old = old.map_or_else(|| text!["null"], |old| text![old]);
+    server::log_line(text![
+        "pg_fence: fence of ",
+        table.qualified_name(),
+        " ",
+        key.text(table),
+        " reset from ",
+        old,
+        " to ",
+        new
+    ]);
+}

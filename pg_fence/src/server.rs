@@ -1,0 +1,400 @@
+//! Calls into the server, each made safe to use: types, values, operators, clocks.
+//!
+//! Not the statements (`plans`), the facts of tables (`relation`) or JSON (`json`). Every function must run in the
+//! backend's one thread, inside a transaction; so does everything that calls it. Invariant: a [`Value`] is never null
+//! and its datum is of its type.
+
+use crate::text::c_string;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cmp::Ordering;
+use std::ffi::{CStr, CString, c_char};
+use std::ops::Deref;
+
+/// State of the backend. A backend has one thread, which alone runs the functions of an extension.
+pub struct MainThread<T>(pub T);
+
+// SAFETY: see above; no other thread of the process ever calls into this library.
+unsafe impl<T> Sync for MainThread<T> {}
+
+impl<T> Deref for MainThread<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// A value that is not null, with its type. It lives as long as the memory context it was made in: that of the call.
+#[derive(Clone, Copy, Debug)]
+pub struct Value {
+    /// The value.
+    pub datum: Datum,
+    /// Its type.
+    pub type_oid: Oid,
+}
+
+impl Value {
+    /// The value in its text form, by the type's output function.
+    pub fn text(self) -> CString {
+        if self.type_oid == pg_sys::UNKNOWNOID {
+            // SAFETY: a value of type unknown is a C string.
+            return owned(unsafe { CStr::from_ptr(self.datum.cast_mut_ptr()) });
+        }
+        let mut function = pg_sys::InvalidOid;
+        let mut is_varlena = false;
+        // SAFETY: the datum is a value of this type, so its type's output function may read it.
+        unsafe {
+            pg_sys::getTypeOutputInfo(self.type_oid, &mut function, &mut is_varlena);
+            owned(CStr::from_ptr(pg_sys::OidOutputFunctionCall(function, self.datum)))
+        }
+    }
+
+    /// The fields of a row value with their types; a null one is `None`. Columns that were dropped from the row's type
+    /// are left out. `None` when the value is no row.
+    pub fn fields(self) -> Option<Vec<Option<Value>>> {
+        // SAFETY: the type is checked before the datum is read as a row; the tuple and its descriptor stay valid to
+        // the end of the call, and the descriptor is released.
+        unsafe {
+            if !pg_sys::type_is_rowtype(self.type_oid) {
+                return None;
+            }
+            let header = pg_sys::htup::datum_get_heap_tuple_header(self.datum);
+            let datum_fields = (*header).t_choice.t_datum;
+            let descriptor = pg_sys::lookup_rowtype_tupdesc(datum_fields.datum_typeid, datum_fields.datum_typmod);
+            let mut tuple = pg_sys::HeapTupleData {
+                t_len: pgrx::varsize_any(header.cast()) as u32,
+                t_data: header,
+                ..Default::default()
+            };
+            let fields = (0..(*descriptor).natts)
+                .filter(|&n| !(*attribute(descriptor, n)).attisdropped)
+                .map(|n| {
+                    let mut is_null = false;
+                    let datum = pg_sys::htup::heap_getattr(&mut tuple, n + 1, descriptor, &mut is_null);
+                    (!is_null).then(|| Value { datum, type_oid: (*attribute(descriptor, n)).atttypid })
+                })
+                .collect();
+            release_descriptor(descriptor);
+            Some(fields)
+        }
+    }
+
+    /// The elements of an array value, flat; a null one is `None`. `None` when the value is no array.
+    pub fn elements(self) -> Option<Vec<Option<Value>>> {
+        let element_type = element_type(base_type(self.type_oid))?;
+        let (mut length, mut by_value, mut align) = (0, false, 0);
+        let (mut datums, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: the datum is an array of this element type; the server fills two arrays of `count` entries, which
+        // live in the memory context of the call.
+        unsafe {
+            pg_sys::get_typlenbyvalalign(element_type, &mut length, &mut by_value, &mut align);
+            let array = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()).cast();
+            pg_sys::deconstruct_array(
+                array,
+                element_type,
+                i32::from(length),
+                by_value,
+                align,
+                &mut datums,
+                &mut nulls,
+                &mut count,
+            );
+            let count = usize::try_from(count).unwrap_or(0);
+            Some(
+                (0..count)
+                    .map(|n| (!*nulls.add(n)).then(|| Value { datum: *datums.add(n), type_oid: element_type }))
+                    .collect(),
+            )
+        }
+    }
+
+    /// Orders two values of one type as its default B-tree operator class does.
+    pub fn compare(self, other: Value, collation: Oid) -> Ordering {
+        // SAFETY: both values are of this type, which has a comparison function: it is the type of a primary key or
+        // one that the key's operator family compares with it. The type cache keeps the function's entry for ever.
+        let sign = unsafe {
+            let entry = pg_sys::lookup_type_cache(self.type_oid, pg_sys::TYPECACHE_CMP_PROC_FINFO as i32);
+            if (*entry).cmp_proc_finfo.fn_oid == pg_sys::InvalidOid {
+                return self.text().cmp(&other.text());
+            }
+            pg_sys::FunctionCall2Coll(&mut (*entry).cmp_proc_finfo, collation, self.datum, other.datum).value() as i32
+        };
+        sign.cmp(&0)
+    }
+}
+
+/// The input function of a type, ready to be called.
+pub struct Input {
+    function: pg_sys::FmgrInfo,
+    parameter: Oid,
+}
+
+impl Input {
+    /// Looks the input function up.
+    pub fn of(type_oid: Oid) -> Input {
+        let mut function_oid = pg_sys::InvalidOid;
+        let mut input = Input { function: pg_sys::FmgrInfo::default(), parameter: pg_sys::InvalidOid };
+        // SAFETY: what the look-up allocates must live as long as the entry of the cache, so it is told to use the
+        // memory context that lives as long as the backend.
+        unsafe {
+            pg_sys::getTypeInputInfo(type_oid, &mut function_oid, &mut input.parameter);
+            pg_sys::fmgr_info_cxt(function_oid, &mut input.function, pg_sys::CacheMemoryContext);
+        }
+        input
+    }
+
+    /// Reads a value from its text form. A null text gives null, or the error of a domain that forbids it.
+    pub fn read(&self, text: Option<&CStr>, typmod: i32) -> Option<Datum> {
+        let text = text.map_or(std::ptr::null_mut(), |text| text.as_ptr().cast_mut());
+        // SAFETY: the function gets a copy of its look-up, as it may keep state in it for one call only: it can be
+        // called again from inside, by a check of a domain. The text is not changed by input functions.
+        let datum = unsafe {
+            let mut function = pg_sys::FmgrInfo::default();
+            pg_sys::fmgr_info_copy(&mut function, (&raw const self.function).cast_mut(), pg_sys::CurrentMemoryContext);
+            pg_sys::InputFunctionCall(&mut function, text, self.parameter, typmod)
+        };
+        (!text.is_null()).then_some(datum)
+    }
+}
+
+/// The name of a type as error texts give it.
+pub fn type_name(type_oid: Oid) -> CString {
+    // SAFETY: the function gives a name to any oid.
+    owned(unsafe { CStr::from_ptr(pg_sys::format_type_be(type_oid)) })
+}
+
+/// The type that a domain is over, or the type itself.
+pub fn base_type(type_oid: Oid) -> Oid {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::getBaseType(type_oid) }
+}
+
+/// The element type of an array type.
+pub fn element_type(type_oid: Oid) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_element_type(type_oid) })
+}
+
+/// The relation of a composite type, which every table's row type has.
+pub fn relation_of_type(type_oid: Oid) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_typ_typrelid(type_oid) })
+}
+
+/// The category of a type, as in `pg_type.typcategory`.
+pub fn type_category(type_oid: Oid) -> u8 {
+    let (mut category, mut is_preferred) = (0 as c_char, false);
+    // SAFETY: it reads the catalog alone and fills both.
+    unsafe { pg_sys::get_type_category_preferred(type_oid, &mut category, &mut is_preferred) };
+    category as u8
+}
+
+/// Whether a value of the first type is one of the second as it is, without a conversion.
+pub fn is_binary_coercible(from: Oid, to: Oid) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::IsBinaryCoercible(from, to) }
+}
+
+/// Whether a type stands for a kind of types.
+pub fn is_polymorphic(type_oid: Oid) -> bool {
+    [
+        pg_sys::ANYELEMENTOID,
+        pg_sys::ANYARRAYOID,
+        pg_sys::ANYNONARRAYOID,
+        pg_sys::ANYENUMOID,
+        pg_sys::ANYRANGEOID,
+        pg_sys::ANYMULTIRANGEOID,
+        pg_sys::RECORDOID,
+    ]
+    .contains(&type_oid)
+}
+
+/// The character between the elements of an array of this type in text form.
+pub fn array_delimiter(element_type: Oid) -> u8 {
+    let (mut length, mut by_value, mut align, mut delimiter) = (0, false, 0, 0 as c_char);
+    let (mut parameter, mut function) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: it reads the catalog alone and fills all six.
+    unsafe {
+        pg_sys::get_type_io_data(
+            element_type,
+            pg_sys::IOFuncSelector::IOFunc_input,
+            &mut length,
+            &mut by_value,
+            &mut align,
+            &mut delimiter,
+            &mut parameter,
+            &mut function,
+        );
+    }
+    delimiter as u8
+}
+
+/// The fields of a composite type, by name and type, in order.
+pub fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
+    // SAFETY: the caller has seen that the type is composite; the descriptor is released.
+    unsafe {
+        let descriptor = pg_sys::lookup_rowtype_tupdesc(type_oid, -1);
+        let fields = (0..(*descriptor).natts)
+            .map(|n| attribute(descriptor, n))
+            .filter(|&field| !(*field).attisdropped)
+            .map(|field| (name(&(*field).attname), (*field).atttypid))
+            .collect();
+        release_descriptor(descriptor);
+        fields
+    }
+}
+
+/// The equality operator between two types in a B-tree operator family.
+pub fn equality_operator(family: Oid, left: Oid, right: Oid) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_opfamily_member(family, left, right, pg_sys::BTEqualStrategyNumber as i16) })
+}
+
+/// `left operator right` in SQL that means exactly this operator, whatever the search path.
+pub fn operator_clause(left: Vec<u8>, left_type: Oid, operator: Oid, right: Vec<u8>, right_type: Oid) -> Vec<u8> {
+    let (left, right) = (c_string(left), c_string(right));
+    // SAFETY: both texts end with a NUL, and the buffer is the server's own, copied before it goes.
+    unsafe {
+        let buffer = pg_sys::makeStringInfo();
+        pg_sys::generate_operator_clause(buffer, left.as_ptr(), left_type, operator, right.as_ptr(), right_type);
+        let clause = CStr::from_ptr((*buffer).data).to_bytes().to_vec();
+        pg_sys::pfree((*buffer).data.cast());
+        pg_sys::pfree(buffer.cast());
+        clause
+    }
+}
+
+/// The schema of an operator.
+pub fn operator_schema(operator: Oid) -> Option<Oid> {
+    // SAFETY: the tuple is checked, read and released; an operator's tuple has this layout.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::OPEROID as _, Datum::from(operator));
+        if tuple.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_operator>();
+        let schema = (*form).oprnamespace;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(schema)
+    }
+}
+
+/// The clock as microseconds since 1970.
+pub fn now_us() -> u64 {
+    const US_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
+    let days = i64::from(pg_sys::POSTGRES_EPOCH_JDATE) - i64::from(pg_sys::UNIX_EPOCH_JDATE);
+    // SAFETY: it reads the clock.
+    let since_2000 = unsafe { pg_sys::GetCurrentTimestamp() };
+    u64::try_from(since_2000.saturating_add(days * US_PER_DAY)).unwrap_or(0)
+}
+
+/// Refuses what writes while the server is a standby, before a lock is taken that a standby does not give.
+pub fn refuse_on_standby(function: &CStr) {
+    // SAFETY: it raises an error or does nothing.
+    unsafe { pg_sys::PreventCommandDuringRecovery(function.as_ptr()) };
+}
+
+/// Raises the server's error when the stack is nearly used up by recursion.
+pub fn check_stack_depth() {
+    // SAFETY: it raises an error or does nothing.
+    unsafe { pg_sys::check_stack_depth() };
+}
+
+/// Keeps settings of this prefix from being made up.
+pub fn reserve_setting_prefix(prefix: &CStr) {
+    // SAFETY: the prefix ends with a NUL and is copied.
+    unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
+}
+
+/// Raises the server's error unless the caller owns the table.
+pub fn require_owner(table: Oid, table_name: &CStr) {
+    // SAFETY: it reads the catalog, and raises an error or does nothing.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let owns = pg_sys::pg_class_ownercheck(table, pg_sys::GetUserId());
+        #[cfg(not(feature = "pg15"))]
+        let owns = pg_sys::object_ownercheck(pg_sys::RelationRelationId, table, pg_sys::GetUserId());
+        if !owns {
+            pg_sys::aclcheck_error(
+                pg_sys::AclResult::ACLCHECK_NOT_OWNER,
+                pg_sys::ObjectType::OBJECT_TABLE,
+                table_name.as_ptr(),
+            );
+        }
+    }
+}
+
+/// An entry of a tuple descriptor.
+///
+/// # Safety
+///
+/// The descriptor is valid and has more than `n` entries.
+pub unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: as the caller promises; the entries lie behind one another, from version 18 on after the compact ones.
+    unsafe {
+        #[cfg(any(feature = "pg18", feature = "pg19"))]
+        let first = {
+            let count = usize::try_from((*descriptor).natts).unwrap_or(0);
+            (*descriptor).compact_attrs.as_ptr().add(count).cast::<pg_sys::FormData_pg_attribute>()
+        };
+        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+        let first = (*descriptor).attrs.as_ptr();
+        first.add(usize::try_from(n).unwrap_or(0))
+    }
+}
+
+/// A name from the catalog.
+pub fn name(name: &pg_sys::NameData) -> CString {
+    // SAFETY: a name of the catalog always has a NUL within its 64 bytes.
+    owned(unsafe { CStr::from_ptr(name.data.as_ptr()) })
+}
+
+/// The name of a schema.
+pub fn schema_name(schema: Oid) -> CString {
+    // SAFETY: it reads the catalog; a null answer, for a schema that is gone, is not read.
+    unsafe {
+        let name = pg_sys::get_namespace_name(schema);
+        if name.is_null() { CString::default() } else { owned(CStr::from_ptr(name)) }
+    }
+}
+
+/// A copy on the Rust heap.
+pub fn owned(text: &CStr) -> CString {
+    text.to_owned()
+}
+
+/// The oid, unless it is the one that stands for none.
+pub fn valid(oid: Oid) -> Option<Oid> {
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// Gives a descriptor back that was looked up.
+///
+/// # Safety
+///
+/// The descriptor comes from `lookup_rowtype_tupdesc` and is not used afterwards.
+unsafe fn release_descriptor(descriptor: pg_sys::TupleDesc) {
+    // SAFETY: as the caller promises; one that is not counted has a negative count.
+    unsafe {
+        if (*descriptor).tdrefcount >= 0 {
+            pg_sys::DecrTupleDescRefCount(descriptor);
+        }
+    }
+}
+
+/// Writes a line to the server's log.
+pub fn log_line(message: Vec<u8>) {
+    let message = c_string(message);
+    let mut entry = pg_sys::ErrorData {
+        elevel: pg_sys::LOG as i32,
+        message: message.as_ptr().cast_mut(),
+        filename: c"pg_fence".as_ptr(),
+        funcname: c"pg_fence".as_ptr(),
+        ..Default::default()
+    };
+    // SAFETY: below ERROR the function returns; it copies the strings, which live until then.
+    unsafe { pg_sys::ThrowErrorData(&mut entry) };
+}
+
+/// Whatever a C callback of the server is given as its argument, when it is given none.
+pub const NO_ARGUMENT: Datum = Datum::null();

@@ -1,0 +1,85 @@
+//! The settings of the extension, and the limits on fences that follow from them.
+//!
+//! Both may be changed by superusers alone: whoever could raise them could shut every later holder out of a row.
+
+use crate::server;
+use fence::{Fence, FenceLimits};
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const TWO_DAYS_S: i32 = 2 * 24 * 60 * 60;
+const US_PER_S: u64 = 1_000_000;
+
+static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(TWO_DAYS_S);
+static MAX_FENCE_TEXT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"9007199254740991"));
+const _: () = assert!(Fence::MAX == 9_007_199_254_740_991);
+
+/// `pg_fence.max_fence` as a number. The server's own integer settings have 32 bits, so it is a text there.
+static MAX_FENCE: AtomicU64 = AtomicU64::new(Fence::MAX);
+
+/// Makes the settings known to the server. Called once, when the library is loaded.
+pub fn define() {
+    GucRegistry::define_int_guc(
+        c"pg_fence.max_fence_ahead",
+        c"How far a fence may be ahead of the server's clock.",
+        c"Fences are numbers in microseconds since 1970. One that is far ahead would shut every later holder out.",
+        &MAX_FENCE_AHEAD_S,
+        0,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::UNIT_S,
+    );
+    // SAFETY: both hooks are guarded, so no panic leaves them, and neither raises an error.
+    unsafe {
+        GucRegistry::define_string_guc_with_hooks(
+            c"pg_fence.max_fence",
+            c"The largest fence that is accepted.",
+            c"An integer from 1 to 9007199254740991. Set it low where fences are small counters.",
+            &MAX_FENCE_TEXT,
+            GucContext::Suset,
+            GucFlags::empty(),
+            Some(check_max_fence),
+            Some(assign_max_fence),
+            None,
+        );
+    }
+    server::reserve_setting_prefix(c"pg_fence");
+}
+
+/// What is accepted as a fence now.
+pub fn fence_limits() -> FenceLimits {
+    FenceLimits { max: MAX_FENCE.load(Ordering::Relaxed), max_ahead_us: max_fence_ahead_s().saturating_mul(US_PER_S) }
+}
+
+/// `pg_fence.max_fence_ahead` in seconds.
+pub fn max_fence_ahead_s() -> u64 {
+    u64::try_from(MAX_FENCE_AHEAD_S.get()).unwrap_or(0)
+}
+
+/// A fence in canonical form: digits alone, no leading zero.
+fn parse_fence(text: &CStr) -> Option<u64> {
+    let digits = text.to_str().ok()?;
+    let fence = Fence::new(digits.parse().ok()?)?;
+    (fence.to_string() == digits).then_some(fence.get())
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn check_max_fence(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    // SAFETY: the server passes a pointer to the new text, which is never null for a setting with a default.
+    let text = unsafe { CStr::from_ptr(*value) };
+    parse_fence(text).is_some()
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn assign_max_fence(value: *const c_char, _extra: *mut c_void) {
+    // SAFETY: the text has passed the check above.
+    let text = unsafe { CStr::from_ptr(value) };
+    MAX_FENCE.store(parse_fence(text).unwrap_or(Fence::MAX), Ordering::Relaxed);
+}

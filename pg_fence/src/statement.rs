@@ -1,0 +1,161 @@
+//! The SQL of one change of one row.
+//!
+//! Every name is quoted and qualified, every operator and type is the catalog's own, so neither the search path nor
+//! temporary objects can change what a statement means. The comparison of fences follows from the rule in `fence`.
+//! Parameters: the key's values, then the fence, then the patch's values.
+
+use crate::key::Fit;
+use crate::relation::{Column, Table};
+use crate::server;
+use crate::text::{Identifier, Parameter, joined, text};
+use fence::resource::{Accepts, Step};
+
+/// What is done to the row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// Read the stored fence.
+    Read,
+    /// Read the stored fence and lock the row.
+    Lock,
+    /// Stamp the fence.
+    Claim,
+    /// Set columns under the fence's claim.
+    Update,
+    /// Stamp the fence and set columns.
+    Write,
+    /// Delete the row under the fence's claim.
+    Delete,
+    /// Set the fence to whatever is given.
+    Reset,
+}
+
+/// What is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The fence as it is stored afterwards.
+    Fence,
+    /// The fence, and the row as a value of its table's type.
+    Row,
+    /// The fence, and the row as jsonb.
+    Json,
+}
+
+/// A statement on a table.
+#[derive(Clone, Copy)]
+pub struct Statement<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// Its fence column.
+    pub fence: &'a Column,
+    /// How the key is compared.
+    pub fits: &'a [Fit],
+    /// What is done.
+    pub verb: Verb,
+    /// What is answered.
+    pub answer: Answer,
+    /// The columns of the patch.
+    pub patch: &'a [&'a Column],
+}
+
+impl Verb {
+    /// The step of the protocol that this is; none for what asks no fence.
+    pub fn step(self) -> Option<Step> {
+        match self {
+            Verb::Read | Verb::Lock | Verb::Reset => None,
+            Verb::Claim => Some(Step::Claim),
+            Verb::Update | Verb::Delete => Some(Step::Update),
+            Verb::Write => Some(Step::Write),
+        }
+    }
+
+    /// The SQL command, as policies and triggers name it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Verb::Read | Verb::Lock => "SELECT",
+            Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
+            Verb::Delete => "DELETE",
+        }
+    }
+
+    /// Whether the fence is a parameter.
+    pub fn takes_fence(self) -> bool {
+        !matches!(self, Verb::Read | Verb::Lock)
+    }
+}
+
+impl Statement<'_> {
+    /// The text of the statement.
+    pub fn sql(&self) -> Vec<u8> {
+        let only = if self.table.is_partitioned { "" } else { "ONLY " };
+        let target = text![only, self.table.qualified_name(), " AS ", Identifier(&self.table.alias)];
+        let (found, answered) = (self.condition(), self.answered());
+        match self.verb {
+            Verb::Read => text!["SELECT ", answered, " FROM ", target, " WHERE ", found],
+            Verb::Lock => text!["SELECT ", answered, " FROM ", target, " WHERE ", found, " FOR NO KEY UPDATE"],
+            Verb::Delete => text!["DELETE FROM ", target, " WHERE ", found, " RETURNING ", answered],
+            Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => {
+                text!["UPDATE ", target, " SET ", self.assignments(), " WHERE ", found, " RETURNING ", answered]
+            }
+        }
+    }
+
+    fn fence_parameter(&self) -> usize {
+        self.fits.len() + 1
+    }
+
+    fn column(&self, column: &Column) -> Vec<u8> {
+        text![Identifier(&self.table.alias), ".", Identifier(&column.name)]
+    }
+
+    /// The key is the caller's, and the stored fence lets the step through.
+    fn condition(&self) -> Vec<u8> {
+        let keys = self.table.key.iter().zip(self.fits).enumerate().map(|(n, (key, fit))| {
+            let column = self.table.key_column(key);
+            server::operator_clause(
+                self.column(column),
+                column.type_oid,
+                fit.operator,
+                text![Parameter(n + 1)],
+                fit.value_type,
+            )
+        });
+        let keys = joined(keys, " AND ");
+        let Some(step) = self.verb.step() else {
+            return keys;
+        };
+        let (stored, fence) = (self.column(self.fence), Parameter(self.fence_parameter()));
+        match step.accepts() {
+            Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence],
+            Accepts::AtMost if self.fence.is_not_null => {
+                text![keys, " AND ", stored, " OPERATOR(pg_catalog.<=) ", fence]
+            }
+            Accepts::AtMost => {
+                text![keys, " AND (", &stored[..], " OPERATOR(pg_catalog.<=) ", fence, " OR ", stored, " IS NULL)"]
+            }
+        }
+    }
+
+    fn assignments(&self) -> Vec<u8> {
+        let stamp = match self.verb {
+            Verb::Update => None,
+            _ => Some(text![Identifier(&self.fence.name), " = ", Parameter(self.fence_parameter())]),
+        };
+        let first = self.fence_parameter() + 1;
+        let patch = self
+            .patch
+            .iter()
+            .enumerate()
+            .map(|(n, column)| text![Identifier(&column.name), " = ", Parameter(first + n)]);
+        joined(stamp.into_iter().chain(patch), ", ")
+    }
+
+    fn answered(&self) -> Vec<u8> {
+        let fence = text![self.column(self.fence), "::pg_catalog.int8"];
+        let row = Identifier(&self.table.alias);
+        match self.answer {
+            Answer::Fence => fence,
+            Answer::Row => text![fence, ", ", row],
+            Answer::Json => text![fence, ", pg_catalog.to_jsonb(", row, ")"],
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Writes of a row under its claim.
+
+use crate::call::{Call, Reply};
+use crate::change::{Change, accepted_fence};
+use crate::errors::Refused;
+use crate::key::Key;
+use crate::patch::Patch;
+use crate::plans::Outcome;
+use crate::relation::Table;
+use crate::server;
+use crate::statement::{Answer, Verb};
+use pgrx::pg_sys::{Datum, Oid};
+
+/// `fenced_update(target regclass, key, fence bigint, patch jsonb, fence_column name)`: true written, false stale.
+pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fenced_update()");
+    let written = patched(call, call.table()?, Verb::Update, Answer::Fence)?;
+    Ok(Reply::Value(Datum::from(written.is_some())))
+}
+
+/// `fenced_update_returning(target anyelement, key, fence bigint, patch jsonb, fence_column name)`: the row as it was
+/// written, or no row when stale.
+pub fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fenced_update_returning()");
+    let written = patched(call, call.table_of_row_type()?, Verb::Update, Answer::Row)?;
+    Ok(written.and_then(|outcome| outcome.row).map_or(Reply::Nothing, Reply::Row))
+}
+
+/// `fenced_write(target regclass, key, fence bigint, patch jsonb, fence_column name)`: stamps and sets at once. True
+/// written, false stale.
+pub fn fenced_write(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fenced_write()");
+    let written = patched(call, call.table()?, Verb::Write, Answer::Fence)?;
+    Ok(Reply::Value(Datum::from(written.is_some())))
+}
+
+/// `fenced_delete(target regclass, key, fence bigint, fence_column name)`: true deleted, false stale.
+pub fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fenced_delete()");
+    let table = Table::open(call.table()?)?;
+    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence = accepted_fence(&table, fence_column, call.number(2))?;
+    let key = Key::read(&table, call.value(1, "key")?)?;
+    let (verb, answer) = (Verb::Delete, Answer::Fence);
+    let deleted = Change { table: &table, fence_column, key: &key, fence, verb, answer, patch: None }.make()?;
+    Ok(Reply::Value(Datum::from(deleted.is_some())))
+}
+
+fn patched(call: &Call, table: Oid, verb: Verb, answer: Answer) -> Result<Option<Outcome>, Refused> {
+    let table = Table::open(table)?;
+    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence = accepted_fence(&table, fence_column, call.number(2))?;
+    let key = Key::read(&table, call.value(1, "key")?)?;
+    let patch = Patch::read(&table, fence_column, &call.document(3, "patch")?)?;
+    Change { table: &table, fence_column, key: &key, fence, verb, answer, patch: Some(&patch) }.make()
+}
