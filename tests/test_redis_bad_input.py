@@ -1,0 +1,211 @@
+"""Bad input to every argument of every command: an error that names the argument, and nothing has changed.
+
+The server counts fences without the clock, so that a fence used up by a refused call would show as a gap.
+"""
+
+import pytest
+import redis
+
+from harness import RedisServer
+from locks import FENCE_MAX, acquire, extend, inspect, release
+
+DAY_MS = 86_400_000
+# Redis takes a name of up to 512 MB; some commands of other types are refused by the type check alone.
+HELD, FREE, NOT_A_LOCK = b"held", b"free", b"not-a-lock"
+OWNER = b"A"
+HELD_FOR_MS = 600_000
+
+NOT_CANONICAL = {
+    "empty": "",
+    "space before": " 5",
+    "space after": "5 ",
+    "newline after": "5\n",
+    "plus sign": "+5",
+    "minus sign": "-5",
+    "leading zero": "05",
+    "fraction": "1.5",
+    "exponent": "1e3",
+    "hex": "0x10",
+    "digit of another script": "\u0665",
+    "word": "soon",
+    "NUL inside": "5\x005",
+    "beyond 64 bits": "99999999999999999999",
+    "beyond 64 bits by far": "9" * 400,
+}
+BAD_SPANS = NOT_CANONICAL | {
+    "zero": "0",
+    "one too many": str(DAY_MS + 1),
+    "LLONG_MAX": "9223372036854775807",
+    "near LLONG_MAX": "9223372036854775000",
+    "ULLONG_MAX": "18446744073709551615",
+}
+BAD_FENCES = NOT_CANONICAL | {"zero": "0", "2^53": str(FENCE_MAX + 1), "LLONG_MAX": "9223372036854775807"}
+BAD_OWNERS = {"empty": b"", "513 bytes": b"x" * 513, "a megabyte": b"x" * 2**20}
+OTHER_TYPES = {
+    "string": ("SET", NOT_A_LOCK, "v"),
+    "list": ("RPUSH", NOT_A_LOCK, "v"),
+    "set": ("SADD", NOT_A_LOCK, "v"),
+    "sorted set": ("ZADD", NOT_A_LOCK, "1", "v"),
+    "hash": ("HSET", NOT_A_LOCK, "f", "v"),
+    "stream": ("XADD", NOT_A_LOCK, "*", "f", "v"),
+}
+
+SPAN = f"must be an integer from 1 to {DAY_MS}"
+FENCE = f"fence must be an integer from 1 to {FENCE_MAX}"
+
+
+def cases():
+    """Every bad call as (id, words, what the error says)."""
+    for key in (HELD, FREE):
+        where = key.decode()
+        for name, value in BAD_SPANS.items():
+            yield f"ACQUIRE {where} ttl-ms {name}", ("ACQUIRE", key, OWNER, value), f"ERR ttl-ms {SPAN}"
+            yield f"EXTEND {where} ttl-ms {name}", ("EXTEND", key, OWNER, value), f"ERR ttl-ms {SPAN}"
+            for option in ("MAXHOLD", "DELAY"):
+                words = ("ACQUIRE", key, OWNER, "1000", option, value)
+                yield f"ACQUIRE {where} {option} {name}", words, f"ERR {option} {SPAN}"
+        for name, value in BAD_FENCES.items():
+            yield f"EXTEND {where} FENCE {name}", ("EXTEND", key, OWNER, "1000", "FENCE", value), f"ERR {FENCE}"
+            yield f"RELEASE {where} FENCE {name}", ("RELEASE", key, OWNER, "FENCE", value), f"ERR {FENCE}"
+        for name, value in BAD_OWNERS.items():
+            said = f"ERR owner must have 1 to 512 bytes, not {len(value)}"
+            yield f"ACQUIRE {where} owner {name}", ("ACQUIRE", key, value, "1000"), said
+            yield f"EXTEND {where} owner {name}", ("EXTEND", key, value, "1000"), said
+            yield f"RELEASE {where} owner {name}", ("RELEASE", key, value), said
+        for command, words, option in (
+            ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "MAXHOLD"),
+            ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "DELAY"),
+            ("EXTEND", ("EXTEND", key, OWNER, "1000"), "FENCE"),
+            ("RELEASE", ("RELEASE", key, OWNER), "FENCE"),
+        ):
+            at = f"{command} {where}"
+            yield f"{at} {option} twice", (*words, option, "5", option.lower(), "5"), f"syntax error: option {option} is given twice"
+            yield f"{at} {option} without value", (*words, option), f"syntax error: option {option} has no value"
+        for command, words in (
+            ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000")),
+            ("EXTEND", ("EXTEND", key, OWNER, "1000")),
+            ("RELEASE", ("RELEASE", key, OWNER)),
+        ):
+            for name, word in (("unknown", "NOSUCH"), ("empty", ""), ("binary", b"\xff\x00\r\n"), ("long", "x" * 5_000)):
+                yield f"{command} {where} option {name}", (*words, word), "ERR syntax error: unknown option"
+        yield f"ACQUIRE {where} FENCE", ("ACQUIRE", key, OWNER, "1000", "FENCE", "1"), "unknown option 'FENCE'"
+        yield f"EXTEND {where} MAXHOLD", ("EXTEND", key, OWNER, "1000", "MAXHOLD", "1"), "unknown option 'MAXHOLD'"
+        for words in (
+            ("ACQUIRE", key, OWNER),
+            ("EXTEND", key, OWNER),
+            ("RELEASE", key),
+            ("INSPECT", key, "more"),
+            ("ACQUIRE", key, OWNER, "1000", *["DELAY", "5"] * 10),
+            ("EXTEND", key, OWNER, "1000", *["FENCE", "5"] * 10),
+            ("RELEASE", key, OWNER, *["FENCE", "5"] * 10),
+        ):
+            yield f"{words[0]} {where} with {len(words)} words", words, "wrong number of arguments"
+    for command in ("ACQUIRE", "EXTEND", "RELEASE", "INSPECT"):
+        yield f"{command} alone", (command,), "wrong number of arguments"
+
+
+CASES = list(cases())
+
+
+@pytest.fixture(scope="module")
+def counting_server():
+    """A server that counts its fences 1, 2, 3."""
+    server = RedisServer(("fence-clock", "no")).start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def counting(counting_server):
+    """A client of that server, where A holds the lock `held`."""
+    with redis.Redis(port=counting_server.port, protocol=2) as client:
+        acquire(client, HELD, OWNER, HELD_FOR_MS)
+        yield client
+
+
+@pytest.fixture
+def unchanged(counting):
+    """Proves after the test that it left the lease, the keys and the count of fences alone."""
+    last = last_issued(counting)
+    before, keys = inspect(counting, HELD), sorted(counting.keys())
+    yield
+    after = inspect(counting, HELD)
+    assert after.hold == before.hold
+    assert before.ttl_ms - 60_000 < after.ttl_ms <= before.ttl_ms
+    assert sorted(counting.keys()) == keys
+    assert last_issued(counting) == last + 1
+
+
+def last_issued(client):
+    """The last issued fence, told by one more."""
+    fence = acquire(client, "probe", "probe", 1_000)
+    assert release(client, "probe", "probe", fence) == 1
+    return fence
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(("words", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_bad_argument_is_named_and_changes_nothing(counting, words, said):
+    command, *args = words
+    with pytest.raises(redis.ResponseError) as refused:
+        counting.execute_command(f"FENCELOCK.{command}", *args)
+    # redis-py takes the code word ERR off.
+    assert said.removeprefix("ERR ") in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("make", OTHER_TYPES.values(), ids=OTHER_TYPES)
+def test_a_key_of_another_type_is_a_wrongtype_error_and_stays(counting, make):
+    counting.execute_command(*make)
+    before = counting.dump(NOT_A_LOCK)
+    for words in (
+        ("ACQUIRE", NOT_A_LOCK, OWNER, "1000"),
+        ("EXTEND", NOT_A_LOCK, OWNER, "1000"),
+        ("EXTEND", NOT_A_LOCK, OWNER, "1000", "FENCE", "1"),
+        ("RELEASE", NOT_A_LOCK, OWNER),
+        ("RELEASE", NOT_A_LOCK, OWNER, "FENCE", "1"),
+        ("INSPECT", NOT_A_LOCK),
+    ):
+        with pytest.raises(redis.ResponseError, match="^WRONGTYPE "):
+            counting.execute_command(f"FENCELOCK.{words[0]}", *words[1:])
+    assert counting.dump(NOT_A_LOCK) == before
+    counting.delete(NOT_A_LOCK)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    "words",
+    [("APPEND", "1"), ("INCR",), ("GETSET", "v"), ("HSET", "f", "v"), ("GET",), ("STRLEN",), ("SETRANGE", "0", "v")],
+    ids=lambda words: words[0],
+)
+def test_commands_of_other_types_neither_read_nor_forge_a_lease(counting, words):
+    command, *args = words
+    with pytest.raises(redis.ResponseError, match="^WRONGTYPE "):
+        counting.execute_command(command, HELD, *args)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_bad_call_in_a_transaction_or_script_changes_nothing(counting):
+    with counting.pipeline(transaction=True) as transaction:
+        transaction.execute_command("FENCELOCK.ACQUIRE", FREE, OWNER, "0")
+        transaction.execute_command("FENCELOCK.EXTEND", HELD, OWNER, "1.5")
+        replies = transaction.execute(raise_on_error=False)
+    assert ["ttl-ms" in str(reply) for reply in replies] == [True, True]
+    with pytest.raises(redis.ResponseError, match="ttl-ms"):
+        counting.eval("return redis.call('FENCELOCK.ACQUIRE', KEYS[1], 'A', '0')", 1, FREE)
+
+
+def test_the_bounds_themselves_are_accepted(counting):
+    fence = acquire(counting, "edge", b"x" * 512, DAY_MS)
+    assert extend(counting, "edge", b"x" * 512, DAY_MS, fence) == DAY_MS
+    assert extend(counting, "edge", b"x" * 512, DAY_MS, FENCE_MAX) == 0
+    assert extend(counting, "edge", b"x" * 512, 1, fence) == 1
+    assert acquire(counting, "edge2", b"x", 1)
+
+
+@pytest.mark.parametrize("option", ["FENCE", "fence", "Fence"])
+def test_options_are_read_in_any_case(counting, option):
+    fence = acquire(counting, "case", "A", 10_000)
+    assert counting.execute_command("FENCELOCK.EXTEND", "case", "A", "10000", option, fence) > 0
+    assert counting.execute_command("FENCELOCK.RELEASE", "case", "A", option, fence) == 1
