@@ -99,7 +99,7 @@ lint: setup-test
 	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
 	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
 	set -e; for major in $(MAJORS); do \
-		env $$($(HARNESS) harness.places $$major) \
+		env $$($(HARNESS) harness.pgrx_environment $$major) \
 		$(CARGO) clippy $(FLAGS) --release -p pg_fence --no-default-features --features pg$$major -- -D warnings; \
 	done
 
@@ -134,13 +134,13 @@ $(DRILL): $(MODULE_SOURCES)
 
 define extension_rule
 $(call extension,$(1)): $(EXTENSION_SOURCES) $(TARGET)/pg_fence/$(1)/built-with
-	env $$$$($(HARNESS) harness.places $(1)) \
+	env $$$$($(HARNESS) harness.pgrx_environment $(1)) \
 	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
 	@cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@
 
 # Another server of the same major is another build.
 $(TARGET)/pg_fence/$(1)/built-with: FORCE
-	@mkdir -p $$(@D); $(HARNESS) harness.places $(1) > $$@.new; \
+	@mkdir -p $$(@D); $(HARNESS) harness.pgrx_environment $(1) > $$@.new; \
 	if cmp -s $$@.new $$@; then rm $$@.new; else mv $$@.new $$@; fi
 endef
 $(foreach major,$(MAJORS),$(eval $(call extension_rule,$(major))))

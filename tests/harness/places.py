@@ -1,12 +1,11 @@
 """Where things are: the checkout, what the build left, and the servers that `tests/setup` fetched.
 
 Only names files; makes none. `CARGO_TARGET_DIR` moves what is built, as it does for cargo; the fetched servers stay
-under the checkout's own target/. `python3 -m harness.places MAJOR` prints what the build must have in its environment.
+under the checkout's own target/.
 """
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,18 +74,3 @@ def shared_libraries(root):
     usr_lib = root / "usr" / "lib"
     folders = {library.parent for library in usr_lib.glob("*-linux-gnu*/*.so*")} if usr_lib.is_dir() else set()
     return sorted(folders)
-
-
-def build_environment(major):
-    """What pgrx must have in its environment to build for the chosen or a fetched server."""
-    pg_config = chosen_pg_config() or pg_config_of(major)
-    environment = {"PGRX_PG_CONFIG_PATH": pg_config}
-    root = fetched_root(pg_config)
-    if root is not None and (root / "usr" / "include").is_dir():
-        # Debian's server headers include others, which were unpacked beside them.
-        environment["BINDGEN_EXTRA_CLANG_ARGS"] = f"-idirafter{root}/usr/include"
-    return environment
-
-
-if __name__ == "__main__":
-    print(*(f"{name}={value}" for name, value in build_environment(int(sys.argv[1])).items()))
