@@ -14,10 +14,10 @@ import time
 from harness import PostgresServer, RedisServer, eventually
 
 LOCK = "lock:counter"
-# The shortest lease that leaves a shell command on a loaded machine plenty of time.
-LEASE_MS = 1000
-# How long A sleeps over its lease: half as long again.
-STALL_S = 1.5
+# A takes the lock, A reads and B finds it busy within one lease: three commands, 0.1 s on an idle machine.
+LEASE_MS = 1500
+# Longer than the lease, by enough for B to be granted the lock and to read.
+STALL_S = 2.0
 # B finds the lock free when A's lease has run out, and not much later.
 B_WAITS_AT_MOST_S = 10
 

@@ -14,8 +14,9 @@ def pgrx_environment(major):
     environment = {"PGRX_PG_CONFIG_PATH": pg_config}
     root = places.fetched_root(pg_config)
     if root is not None and (root / "usr" / "include").is_dir():
-        # Debian's server headers include others, which were unpacked beside them.
-        environment["BINDGEN_EXTRA_CLANG_ARGS"] = f"-idirafter{root}/usr/include"
+        # Debian's server headers include others, which were unpacked beside them. Not by BINDGEN_EXTRA_CLANG_ARGS:
+        # cargo builds bindgen itself anew when that changes, so that every other build would take half a minute more.
+        environment["C_INCLUDE_PATH"] = root / "usr" / "include"
     return environment
 
 
