@@ -5,16 +5,16 @@
 
 use std::fmt;
 
-use crate::lease::{Caller, LONGEST, Millis, OWNER_MAX, Terms};
+use crate::lease::{Caller, LONGEST, Millis, OWNER_MAX, Request, Terms};
 use crate::number::Fence;
 
 /// A request to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acquire<'a> {
-    /// The bytes the client chose for this acquisition.
-    pub owner: &'a [u8],
-    /// What it asks for.
-    pub terms: Terms,
+    /// Who asks for what.
+    pub request: Request<'a>,
+    /// How long it is ready to wait; `None` answers at once.
+    pub wait: Option<Millis>,
 }
 
 /// A request to extend a lease.
@@ -46,6 +46,10 @@ pub enum BadArgument<'a> {
     Repeated(&'static str),
     /// An option without its value.
     NoValue(&'static str),
+    /// Not pairs of a field and a value, but this many words.
+    OddFields(usize),
+    /// A written field that is the stamp.
+    StampField,
 }
 
 /// How much of an unknown word an error repeats.
@@ -62,11 +66,13 @@ impl fmt::Display for BadArgument<'_> {
             }
             BadArgument::Repeated(name) => write!(f, "syntax error: option {name} is given twice"),
             BadArgument::NoValue(name) => write!(f, "syntax error: option {name} has no value"),
+            BadArgument::OddFields(words) => write!(f, "field and value must come in pairs, not as {words} words"),
+            BadArgument::StampField => write!(f, "field must not be 'fence': CLAIM alone writes the stamp"),
         }
     }
 }
 
-/// Reads `owner ttl-ms [MAXHOLD ms] [DELAY ms]`.
+/// Reads `owner ttl-ms [WAIT ms] [RETRY] [MAXHOLD ms] [DELAY ms] [EPHEMERAL]`.
 pub fn acquire<'a>(
     owner: &'a [u8],
     ttl: &'a [u8],
@@ -74,18 +80,27 @@ pub fn acquire<'a>(
     max_ttl: Millis,
 ) -> Result<Acquire<'a>, BadArgument<'a>> {
     let owner = owner_of(owner)?;
-    let mut terms = Terms { ttl: span("ttl-ms", ttl, max_ttl)?, max_hold: None, delay: None, ephemeral: false };
+    let ttl = span("ttl-ms", ttl, max_ttl)?;
+    let (mut wait, mut retry, mut max_hold, mut delay, mut ephemeral) = (None, None, None, None, None);
     let mut options = Options(options);
     while let Some(word) = options.next() {
-        if word.eq_ignore_ascii_case(b"MAXHOLD") {
-            once("MAXHOLD", &mut terms.max_hold, span("MAXHOLD", options.value("MAXHOLD")?, max_ttl)?)?;
-        } else if word.eq_ignore_ascii_case(b"DELAY") {
-            once("DELAY", &mut terms.delay, span("DELAY", options.value("DELAY")?, max_ttl)?)?;
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        if is("WAIT") {
+            once("WAIT", &mut wait, span("WAIT", options.value("WAIT")?, max_ttl)?)?;
+        } else if is("RETRY") {
+            once("RETRY", &mut retry, ())?;
+        } else if is("MAXHOLD") {
+            once("MAXHOLD", &mut max_hold, span("MAXHOLD", options.value("MAXHOLD")?, max_ttl)?)?;
+        } else if is("DELAY") {
+            once("DELAY", &mut delay, span("DELAY", options.value("DELAY")?, max_ttl)?)?;
+        } else if is("EPHEMERAL") {
+            once("EPHEMERAL", &mut ephemeral, ())?;
         } else {
             return Err(BadArgument::UnknownOption(word));
         }
     }
-    Ok(Acquire { owner, terms })
+    let terms = Terms { ttl, max_hold, delay, ephemeral: ephemeral.is_some() };
+    Ok(Acquire { request: Request { owner, terms, retry: retry.is_some() }, wait })
 }
 
 /// Reads `owner ttl-ms [FENCE fence]`.
@@ -104,6 +119,20 @@ pub fn extend<'a>(
 pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Caller<'a>, BadArgument<'a>> {
     Ok(Caller { owner: owner_of(owner)?, fence: fence_option(options)? })
 }
+
+/// Reads `field value [field value ...]` of a write to a hash: `fields` are the words behind the fence.
+pub fn fields<'a>(fields: &[&'a [u8]]) -> Result<(), BadArgument<'a>> {
+    if fields.is_empty() || !fields.len().is_multiple_of(2) {
+        return Err(BadArgument::OddFields(fields.len()));
+    }
+    if fields.iter().step_by(2).any(|&field| field == STAMP) {
+        return Err(BadArgument::StampField);
+    }
+    Ok(())
+}
+
+/// The field of a hash that holds its stamp.
+pub const STAMP: &[u8] = b"fence";
 
 /// Reads a fence.
 pub fn fence(word: &[u8]) -> Result<Fence, BadArgument<'static>> {
@@ -204,15 +233,36 @@ mod tests {
     }
 
     #[test]
+    fn there_is_no_wait_for_ever() {
+        let error = acquire(b"me", b"10", &[b"WAIT", b"0"], DAY).unwrap_err();
+        assert_eq!(error.to_string(), "WAIT must be an integer from 1 to 86400000");
+    }
+
+    #[test]
     fn options_come_in_any_order_and_case_but_once() {
-        let request = acquire(b"me", b"10", &[b"delay", b"5", b"MaxHold", b"20"], DAY).unwrap();
-        assert_eq!((request.terms.max_hold, request.terms.delay), (Some(Millis(20)), Some(Millis(5))));
+        let request =
+            acquire(b"me", b"10", &[b"delay", b"5", b"retry", b"MaxHold", b"20", b"Ephemeral", b"WAIT", b"7"], DAY)
+                .unwrap();
+        let Acquire { request: Request { terms, retry, .. }, wait } = request;
+        assert_eq!(
+            (terms.max_hold, terms.delay, wait, retry),
+            (Some(Millis(20)), Some(Millis(5)), Some(Millis(7)), true)
+        );
+        assert!(terms.ephemeral);
         let twice = acquire(b"me", b"10", &[b"DELAY", b"5", b"DELAY", b"5"], DAY).unwrap_err();
         assert_eq!(twice.to_string(), "syntax error: option DELAY is given twice");
         let bare = acquire(b"me", b"10", &[b"DELAY"], DAY).unwrap_err();
         assert_eq!(bare.to_string(), "syntax error: option DELAY has no value");
         let unknown = acquire(b"me", b"10", &[b"FO\x00O"], DAY).unwrap_err();
         assert_eq!(unknown.to_string(), "syntax error: unknown option 'FO\\x00O'");
+    }
+
+    #[test]
+    fn fields_come_in_pairs_and_leave_the_stamp_alone() {
+        assert!(fields(&[b"a", b"1", b"b", b"fence"]).is_ok());
+        assert_eq!(fields(&[]), Err(BadArgument::OddFields(0)));
+        assert_eq!(fields(&[b"a", b"1", b"b"]), Err(BadArgument::OddFields(3)));
+        assert_eq!(fields(&[b"a", b"1", b"fence", b"9"]), Err(BadArgument::StampField));
     }
 
     #[test]

@@ -102,6 +102,11 @@ impl Lease {
         self.deadline_us.saturating_add(self.delay_us)
     }
 
+    /// When its state changes next, seen from `now_us`: at the deadline, or at the end of the delay.
+    pub const fn due_us(&self, now_us: u64) -> u64 {
+        if self.is_live(now_us) { self.deadline_us } else { self.free_us() }
+    }
+
     /// What this lease amounts to at `now_us`.
     pub const fn state(&self, now_us: u64) -> State {
         if self.is_live(now_us) {
@@ -111,6 +116,16 @@ impl Lease {
         } else {
             State::Free
         }
+    }
+
+    /// Whether this is the live hold of `fence` at `now_us`.
+    pub fn is_live_hold_of(&self, fence: Fence, now_us: u64) -> bool {
+        self.fence == fence && self.is_live(now_us)
+    }
+
+    /// The lease as it is when it runs out at `now_us`, before its time: its connection closed.
+    pub fn run_out(self, now_us: u64) -> Lease {
+        Lease { deadline_us: self.deadline_us.min(now_us), ..self }
     }
 
     /// The time left at `now_us`, rounded up: at least 1 ms while the lease is live, else 0.
@@ -137,6 +152,26 @@ pub struct Caller<'a> {
     pub fence: Option<Fence>,
 }
 
+/// A request for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request<'a> {
+    /// The bytes the client chose for this acquisition.
+    pub owner: &'a [u8],
+    /// What it asks for.
+    pub terms: Terms,
+    /// It repeats an acquisition whose reply may have been lost.
+    pub retry: bool,
+}
+
+/// What a request for a lock brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquired {
+    /// A new lease, to be stored.
+    Granted(Lease),
+    /// The lease that an earlier call of this acquisition got; it is not changed.
+    Again(Lease),
+}
+
 /// Why a lock was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
@@ -144,6 +179,8 @@ pub enum Denied {
     Held,
     /// The last lease ran out and its delay is not over.
     Delayed,
+    /// Others came first and wait.
+    Queued,
     /// Every fence up to the largest has been issued.
     FencesUsedUp,
 }
@@ -159,18 +196,32 @@ pub enum Lost {
     Another,
 }
 
-/// Grants the lock if it is free.
+/// Grants the lock if it is free and nobody came first.
 ///
-/// Returns the new lease; the caller stores it in place of `current`. No fence is used up by a refusal.
-pub fn acquire(current: Option<Lease>, terms: Terms, issuer: &mut Issuer, now: Now) -> Result<Lease, Denied> {
-    match current.map_or(State::Free, |lease| lease.state(now.steady_us)) {
-        State::Held => Err(Denied::Held),
+/// `others_wait` tells whether somebody is queued for it. Returns the new lease, to be stored in place of `current`, or
+/// the one that this acquisition has already. No fence is used up by a refusal.
+pub fn acquire(
+    current: Option<Hold>,
+    others_wait: bool,
+    request: Request,
+    issuer: &mut Issuer,
+    now: Now,
+) -> Result<Acquired, Denied> {
+    match current.map_or(State::Free, |hold| hold.lease.state(now.steady_us)) {
+        State::Held => match current {
+            Some(hold) if request.retry && hold.owner == request.owner => Ok(Acquired::Again(hold.lease)),
+            _ => Err(Denied::Held),
+        },
         State::Delay => Err(Denied::Delayed),
-        State::Free => {
-            let fence = issuer.issue(now.wall_us).ok_or(Denied::FencesUsedUp)?;
-            Ok(Lease::grant(fence, terms, now.steady_us))
-        }
+        State::Free if others_wait => Err(Denied::Queued),
+        State::Free => grant(request.terms, issuer, now).map(Acquired::Granted),
     }
+}
+
+/// Makes the lease of a grant: of a free lock to a caller, or of one to the head of its queue.
+pub fn grant(terms: Terms, issuer: &mut Issuer, now: Now) -> Result<Lease, Denied> {
+    let fence = issuer.issue(now.wall_us).ok_or(Denied::FencesUsedUp)?;
+    Ok(Lease::grant(fence, terms, now.steady_us))
 }
 
 /// Finds the live hold of `caller`.
@@ -217,8 +268,12 @@ mod tests {
         Now { steady_us, wall_us: 0 }
     }
 
+    fn by(owner: &[u8], terms: Terms) -> Request<'_> {
+        Request { owner, terms, retry: false }
+    }
+
     fn granted(terms: Terms) -> Lease {
-        acquire(None, terms, &mut Issuer::default(), at(0)).unwrap()
+        grant(terms, &mut Issuer::default(), at(0)).unwrap()
     }
 
     fn by_a(lease: Lease) -> Option<Hold<'static>> {
@@ -235,17 +290,47 @@ mod tests {
     #[test]
     fn a_held_lock_is_refused_and_uses_no_fence() {
         let mut issuer = Issuer::default();
-        let lease = acquire(None, ttl(10), &mut issuer, at(0)).unwrap();
-        assert_eq!(acquire(Some(lease), ttl(10), &mut issuer, at(9 * MS)), Err(Denied::Held));
-        let next = acquire(Some(lease), ttl(10), &mut issuer, at(10 * MS)).unwrap();
-        assert_eq!((lease.fence.get(), next.fence.get()), (1, 2));
+        let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
+        assert_eq!(acquire(by_a(lease), false, by(b"b", ttl(10)), &mut issuer, at(9 * MS)), Err(Denied::Held));
+        let next = acquire(by_a(lease), false, by(b"b", ttl(10)), &mut issuer, at(10 * MS));
+        let expected = Lease::grant(Fence::new(2).unwrap(), ttl(10), 10 * MS);
+        assert_eq!(next, Ok(Acquired::Granted(expected)));
+    }
+
+    #[test]
+    fn a_retry_of_the_holder_gets_the_same_lease_and_nobody_else_does() {
+        let mut issuer = Issuer::default();
+        let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
+        let retry = |owner| Request { retry: true, ..by(owner, ttl(99)) };
+        assert_eq!(acquire(by_a(lease), false, retry(b"a"), &mut issuer, at(5)), Ok(Acquired::Again(lease)));
+        assert_eq!(acquire(by_a(lease), false, retry(b"b"), &mut issuer, at(5)), Err(Denied::Held));
+        assert_eq!(acquire(by_a(lease), false, by(b"a", ttl(99)), &mut issuer, at(5)), Err(Denied::Held));
+        assert_eq!(issuer.last(), 1);
+    }
+
+    #[test]
+    fn a_newcomer_does_not_overtake_those_who_wait() {
+        let mut issuer = Issuer::default();
+        assert_eq!(acquire(None, true, by(b"b", ttl(10)), &mut issuer, at(0)), Err(Denied::Queued));
+        assert_eq!(issuer.last(), 0);
+    }
+
+    #[test]
+    fn a_lease_that_runs_out_early_has_its_delay_after_that() {
+        let lease = granted(Terms { delay: Some(Millis(20)), ..ttl(100) });
+        let ended = lease.run_out(30 * MS);
+        assert_eq!(
+            (ended.state(30 * MS), ended.state(49 * MS), ended.state(50 * MS)),
+            (State::Delay, State::Delay, State::Free)
+        );
+        assert_eq!(lease.run_out(500 * MS), lease);
     }
 
     #[test]
     fn used_up_fences_grant_nothing() {
         let mut issuer = Issuer::default();
         issuer.observe(Fence::MAX);
-        assert_eq!(acquire(None, ttl(10), &mut issuer, at(0)), Err(Denied::FencesUsedUp));
+        assert_eq!(acquire(None, false, by(b"a", ttl(10)), &mut issuer, at(0)), Err(Denied::FencesUsedUp));
     }
 
     #[test]
@@ -291,10 +376,11 @@ mod tests {
         let lease = granted(terms);
         let mut issuer = Issuer::default();
         assert_eq!(lease.state(15 * MS), State::Delay);
-        assert_eq!(acquire(Some(lease), terms, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
+        let retry = Request { retry: true, ..by(b"a", terms) };
+        assert_eq!(acquire(by_a(lease), false, retry, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
         assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::RanOut));
         assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::RanOut));
-        assert!(acquire(Some(lease), terms, &mut issuer, at(30 * MS)).is_ok());
+        assert!(acquire(by_a(lease), false, retry, &mut issuer, at(30 * MS)).is_ok());
     }
 
     #[test]

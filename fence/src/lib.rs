@@ -9,7 +9,9 @@ pub mod args;
 pub mod codec;
 pub mod lease;
 mod number;
+pub mod queue;
 pub mod resource;
+mod slab;
 pub mod wheel;
 
 pub use number::{Fence, FenceLimits, FenceRefused, Issuer};

@@ -4,6 +4,7 @@
 //! still yours; a check at the write alone would not protect the read before it.
 //! Invariant: for one resource the stored fence never goes down.
 
+use crate::args::canonical;
 use crate::number::Fence;
 
 /// What a caller wants to do to a resource.
@@ -60,6 +61,12 @@ impl Step {
     }
 }
 
+/// Reads the stamp of a resource that keeps it as text: `None` when it is not a canonical integer up to 2^53 - 1.
+pub fn read_stamp(text: &[u8]) -> Option<i64> {
+    let stamp = canonical(text).filter(|&stamp| stamp <= Fence::MAX)?;
+    i64::try_from(stamp).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +92,15 @@ mod tests {
         assert_eq!(judge(Step::Update, Some(6), 5), Verdict::Stale);
         assert_eq!(judge(Step::Update, Some(4), 5), Verdict::Unclaimed);
         assert_eq!(judge(Step::Update, None, 5), Verdict::Unclaimed);
+    }
+
+    #[test]
+    fn a_stamp_in_another_form_is_no_stamp() {
+        assert_eq!(read_stamp(b"0"), Some(0));
+        assert_eq!(read_stamp(b"9007199254740991"), Some(9_007_199_254_740_991));
+        for text in ["", "9007199254740992", "-1", "1.0", "1e3", "007", " 7"] {
+            assert_eq!(read_stamp(text.as_bytes()), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -1,42 +1,46 @@
-//! The commands: read the arguments, ask the rule, carry it out, answer.
+//! The commands on locks: read the arguments, ask the rule, carry it out, answer.
 //!
 //! No rule here, and no reply before the work is done, so that a panic can still be answered by an error.
 //! Invariant: a refused command has changed nothing.
 
 use std::ffi::c_int;
+use std::ops::RangeInclusive;
 
 use fence::args::{self, BadArgument};
-use fence::lease::{self, Denied, Hold, Lease, State};
+use fence::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
+use fence::queue::LockName;
+use fence::{Fence, FenceLimits};
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Name, callback};
-use crate::server::server;
-use crate::store::{Slot, WrongType};
-
-/// The most words of any command with a fixed number of options.
-const WORDS_MAX: usize = 16;
+use crate::ffi::{CallReply, Ctx, Name, callback};
+use crate::server::{RESTORE_AHEAD_US, server, wall_us};
+use crate::stats::Count;
+use crate::store::{Slot, WRONG_TYPE, WrongType};
+use crate::waiters::{self, NotQueued};
+use crate::{handover, info, reaper, resource};
 
 /// What a command replies.
-enum Answer {
+pub(crate) enum Answer {
     Integer(u64),
     Null,
     Error(String),
     Inspected(Inspected),
+    Numbers(Vec<(&'static str, u64)>),
+    Lines(&'static [&'static str]),
+    Forwarded(CallReply),
+    /// The client is blocked: the reply comes later.
+    Later,
 }
 
+pub(crate) type Reply = Result<Answer, Answer>;
+
 /// What INSPECT tells of a lock.
-struct Inspected {
+pub(crate) struct Inspected {
     owner: Vec<u8>,
     lease: Lease,
     now_us: u64,
+    waiters: usize,
     state: State,
-}
-
-/// The words of a command, with the key at 1.
-struct Words<'a> {
-    words: [&'a [u8]; WORDS_MAX],
-    count: usize,
-    key: Name,
 }
 
 impl From<BadArgument<'_>> for Answer {
@@ -47,87 +51,192 @@ impl From<BadArgument<'_>> for Answer {
 
 impl From<WrongType> for Answer {
     fn from(_: WrongType) -> Answer {
-        Answer::Error("WRONGTYPE Operation against a key holding the wrong kind of value".into())
+        Answer::Error(WRONG_TYPE.into())
     }
 }
 
-type Reply = Result<Answer, Answer>;
-
+/// `FENCELOCK.ACQUIRE key owner ttl-ms [WAIT ms] [RETRY] [MAXHOLD ms] [DELAY ms] [EPHEMERAL]`
 fn acquire(ctx: Ctx, words: &Words) -> Reply {
-    let request = args::acquire(words.at(2), words.at(3), words.from(4), server().max_ttl.get())?;
-    let slot = open_to_write(ctx, words.key)?;
+    let args::Acquire { request, wait } =
+        args::acquire(words.at(2), words.at(3), words.from(4), server().max_ttl.get())?;
+    if request.terms.ephemeral && ctx.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0 {
+        return Err(Answer::Error("ERR EPHEMERAL is refused in a script: its connection is not the caller's".into()));
+    }
+    let mut slot = open_to_write(ctx, words.key)?;
     let clocks = server().clocks();
+    let others_wait = serve_those_who_wait(&mut slot);
     let mut issuer = server().issuer();
-    match lease::acquire(slot.lease(), request.terms, &mut issuer, server().now(clocks)) {
-        Ok(lease) => {
+    match lease::acquire(slot.hold(), others_wait, request, &mut issuer, server().now(clocks)) {
+        Ok(Acquired::Granted(lease)) => {
             server().set_issuer(issuer);
             slot.grant(&Hold { lease, owner: request.owner }, clocks);
+            bind_if_ephemeral(ctx, lease, slot.lock());
             Ok(Answer::Integer(lease.fence.get()))
         }
-        Err(Denied::Held | Denied::Delayed) => Ok(Answer::Null),
-        Err(Denied::FencesUsedUp) => {
-            Err(Answer::Error(format!("ERR all fences up to {} are issued", fence::Fence::MAX)))
+        Ok(Acquired::Again(lease)) => {
+            bind_if_ephemeral(ctx, lease, slot.lock());
+            Ok(Answer::Integer(lease.fence.get()))
         }
+        Err(Denied::FencesUsedUp) => Err(Answer::Error(format!("ERR all fences up to {} are issued", Fence::MAX))),
+        Err(Denied::Held | Denied::Delayed | Denied::Queued) => busy(ctx, &slot, words.key, &request, wait),
     }
 }
 
+/// Nobody overtakes, not even between the end of a lease and its hand-over. Tells whether somebody still waits.
+fn serve_those_who_wait(slot: &mut Slot) -> bool {
+    let lock = slot.lock();
+    let waiting = || !server().queues.borrow().is_empty() && server().queues.borrow().waiting(lock) > 0;
+    if waiting() {
+        handover::settle(slot, lock);
+    }
+    waiting()
+}
+
+fn busy(ctx: Ctx, slot: &Slot, key: Name, request: &Request, wait: Option<Millis>) -> Reply {
+    let lock = slot.lock();
+    match wait.map(|wait| waiters::enqueue(ctx, key, request, wait)) {
+        Some(Ok(())) => {
+            handover::look_again(slot, lock, server().steady_us());
+            return Ok(Answer::Later);
+        }
+        Some(Err(NotQueued::Full)) => {
+            let most = server().max_waiters.get();
+            return Err(Answer::Error(format!(
+                "ERR {most} clients wait for this lock, the most that fencelock.max-waiters-per-lock allows"
+            )));
+        }
+        Some(Err(NotQueued::MustNotBlock)) | None => {}
+    }
+    if request.retry {
+        waiters::give_up_place(lock, request.owner);
+    }
+    server().stats.count_for(lock, Count::Busy);
+    Ok(Answer::Null)
+}
+
+fn bind_if_ephemeral(ctx: Ctx, lease: Lease, lock: LockName) {
+    if lease.ephemeral {
+        server().ephemeral.borrow_mut().bind(lease.fence, ctx.client_id(), lock);
+    }
+}
+
+/// `FENCELOCK.EXTEND key owner ttl-ms [FENCE fence]`
 fn extend(ctx: Ctx, words: &Words) -> Reply {
     let request = args::extend(words.at(2), words.at(3), words.from(4), server().max_ttl.get())?;
     let slot = open_to_write(ctx, words.key)?;
     let clocks = server().clocks();
     match lease::extend(slot.hold(), request.caller, request.ttl, clocks.steady_us) {
         Ok(lease) => {
-            slot.extend(lease, clocks);
+            slot.set_deadline(lease, clocks);
+            server().stats.count(Count::Extensions);
             Ok(Answer::Integer(lease.left(clocks.steady_us).0))
         }
-        Err(_) => Ok(Answer::Integer(0)),
+        Err(_) => {
+            server().stats.count_for(slot.lock(), Count::LateExtensions);
+            Ok(Answer::Integer(0))
+        }
     }
 }
 
+/// `FENCELOCK.RELEASE key owner [FENCE fence]`
 fn release(ctx: Ctx, words: &Words) -> Reply {
     let caller = args::release(words.at(2), words.from(3))?;
-    let slot = open_to_write(ctx, words.key)?;
+    let mut slot = open_to_write(ctx, words.key)?;
+    let lock = slot.lock();
     match lease::release(slot.hold(), caller, server().steady_us()) {
         Ok(_) => {
-            slot.remove();
+            server().stats.count(Count::Releases);
+            ctx.notify(c"fencelock.released", words.key);
+            handover::pass_on(&mut slot, lock);
             Ok(Answer::Integer(1))
         }
-        Err(_) => Ok(Answer::Integer(0)),
+        Err(_) => {
+            server().stats.count_for(lock, Count::LateReleases);
+            Ok(Answer::Integer(0))
+        }
     }
 }
 
+/// `FENCELOCK.CHECK key fence`
+fn check(ctx: Ctx, words: &Words) -> Reply {
+    let fence = args::fence(words.at(2))?;
+    let value = Slot::look(ctx, words.key)?;
+    let live = value.is_some_and(|value| value.lease().is_live_hold_of(fence, server().steady_us()));
+    Ok(Answer::Integer(u64::from(live)))
+}
+
+/// `FENCELOCK.INSPECT key`
 fn inspect(ctx: Ctx, words: &Words) -> Reply {
     let Some(value) = Slot::look(ctx, words.key)? else { return Ok(Answer::Null) };
     let now_us = server().steady_us();
     let lease = value.lease();
+    let lock = LockName { db: ctx.selected_db(), name: words.at(1) };
+    let waiters = server().queues.borrow().waiting(lock);
     Ok(match lease.state(now_us) {
         State::Free => Answer::Null,
-        state => Answer::Inspected(Inspected { owner: value.owner().to_vec(), lease, now_us, state }),
+        state => Answer::Inspected(Inspected { owner: value.owner().to_vec(), lease, now_us, waiters, state }),
     })
+}
+
+/// `FENCELOCK.RAISE fence`
+fn raise(ctx: Ctx, words: &Words) -> Reply {
+    let fence = args::fence(words.at(1))?;
+    if !server().is_primary.get() {
+        return Err(Answer::read_only());
+    }
+    let last = server().issuer().last();
+    if fence.get() > last {
+        let limits = FenceLimits { max: Fence::MAX, max_ahead_us: RESTORE_AHEAD_US };
+        limits.accept(fence.get() as i64, wall_us()).map_err(|_| {
+            Answer::Error(format!(
+                "ERR fence {fence} is more than an hour ahead of the clock: it would never be caught up"
+            ))
+        })?;
+        server().observe(fence.get());
+        ctx.replicate_number(reaper::FLOOR, fence.get());
+    }
+    Ok(Answer::Integer(server().issuer().last()))
 }
 
 /// Opens the lock for a change. A replica grants nothing, even where it lets clients write.
 fn open_to_write(ctx: Ctx, key: Name) -> Result<Slot, Answer> {
     if !server().is_primary.get() {
-        return Err(Answer::Error("READONLY only the primary grants, extends and releases leases".into()));
+        return Err(Answer::read_only());
     }
     Ok(Slot::open(ctx, key)?)
 }
 
 impl Answer {
+    pub fn read_only() -> Answer {
+        Answer::Error("READONLY only the primary grants leases and fences".into())
+    }
+
     fn send(self, ctx: Ctx) -> c_int {
         match self {
             Answer::Integer(number) => ctx.reply_integer(number as i64),
             Answer::Null => ctx.reply_null(),
             Answer::Error(line) => ctx.reply_error(&line),
             Answer::Inspected(inspected) => inspected.send(ctx),
+            Answer::Forwarded(reply) => ctx.reply_forwarded(&reply),
+            Answer::Later => raw::REDISMODULE_OK as c_int,
+            Answer::Numbers(numbers) => {
+                ctx.reply_map(numbers.len());
+                numbers.iter().fold(0, |_, (name, number)| {
+                    ctx.reply_bytes(name.as_bytes());
+                    ctx.reply_integer(*number as i64)
+                })
+            }
+            Answer::Lines(lines) => {
+                ctx.reply_array(lines.len());
+                lines.iter().fold(0, |_, line| ctx.reply_bytes(line.as_bytes()))
+            }
         }
     }
 }
 
 impl Inspected {
     fn send(self, ctx: Ctx) -> c_int {
-        let Inspected { owner, lease, now_us, state } = self;
+        let Inspected { owner, lease, now_us, waiters, state } = self;
         let end_us = now_us.min(lease.deadline_us);
         ctx.reply_map(7);
         ctx.reply_bytes(b"owner");
@@ -147,36 +256,53 @@ impl Inspected {
             limit_us => ctx.reply_integer(limit_us.saturating_sub(now_us).div_ceil(1_000) as i64),
         };
         ctx.reply_bytes(b"waiters");
-        ctx.reply_integer(0);
+        ctx.reply_integer(waiters as i64);
         ctx.reply_bytes(b"state");
         ctx.reply_bytes(if state == State::Held { b"held" } else { b"delay" })
     }
 }
 
+/// The words of a command, with the key at 1.
+pub(crate) struct Words<'a> {
+    names: &'a [Name],
+    few: [&'a [u8]; FEW],
+    many: Vec<&'a [u8]>,
+    pub key: Name,
+}
+
+/// Words that are kept without an allocation: all of every command but a long WRITE.
+const FEW: usize = 16;
+
 impl<'a> Words<'a> {
-    /// Borrows the words of the running command; `None` when there are more than any command takes.
-    fn of(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Option<Words<'a>> {
-        let count = usize::try_from(argc).ok().filter(|&count| count <= WORDS_MAX)?;
-        let mut words = [&[][..]; WORDS_MAX];
-        let mut key = Name(std::ptr::null_mut());
-        for (position, word) in words.iter_mut().enumerate().take(count) {
-            // SAFETY: the server passes `argc` strings, alive until the command returns.
-            let name = Name(unsafe { *argv.add(position) });
-            if position == 1 {
-                key = name;
+    fn of(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Words<'a> {
+        // SAFETY: the server passes `argc` strings, alive until the command returns; a Name is such a pointer.
+        let names: &[Name] = unsafe { std::slice::from_raw_parts(argv.cast(), argc as usize) };
+        let mut words = Words { names, few: [&[]; FEW], many: Vec::new(), key: *names.get(1).unwrap_or(&names[0]) };
+        if names.len() > FEW {
+            words.many = names.iter().map(|name| name.bytes()).collect();
+        } else {
+            for (word, name) in words.few.iter_mut().zip(names) {
+                *word = name.bytes();
             }
-            *word = name.bytes();
         }
-        Some(Words { words, count, key })
+        words
     }
 
     /// The word at a position that the command's arity promises.
-    fn at(&self, position: usize) -> &'a [u8] {
-        self.words[position]
+    pub fn at(&self, position: usize) -> &'a [u8] {
+        self.all()[position]
     }
 
-    fn from(&self, position: usize) -> &[&'a [u8]] {
-        &self.words[position.min(self.count)..self.count]
+    pub fn from(&self, position: usize) -> &[&'a [u8]] {
+        self.all().get(position..).unwrap_or_default()
+    }
+
+    pub fn names_from(&self, position: usize) -> &'a [Name] {
+        self.names.get(position..).unwrap_or_default()
+    }
+
+    fn all(&self) -> &[&'a [u8]] {
+        if self.many.is_empty() { &self.few[..self.names.len()] } else { &self.many }
     }
 }
 
@@ -184,14 +310,14 @@ fn run(
     ctx: *mut raw::RedisModuleCtx,
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
-    arity: std::ops::RangeInclusive<usize>,
+    arity: RangeInclusive<usize>,
     command: fn(Ctx, &Words) -> Reply,
 ) -> c_int {
     let ctx = Ctx(ctx);
-    match Words::of(argv, argc).filter(|words| arity.contains(&words.count)) {
-        Some(words) => command(ctx, &words).unwrap_or_else(|error| error).send(ctx),
-        None => ctx.wrong_arity(),
+    if !arity.contains(&(argc as usize)) {
+        return ctx.wrong_arity();
     }
+    command(ctx, &Words::of(argv, argc)).unwrap_or_else(|error| error).send(ctx)
 }
 
 macro_rules! command {
@@ -207,7 +333,15 @@ macro_rules! command {
     };
 }
 
-command!(on_acquire, 4..=WORDS_MAX, acquire);
-command!(on_extend, 4..=WORDS_MAX, extend);
-command!(on_release, 3..=WORDS_MAX, release);
+const ANY: usize = usize::MAX;
+
+command!(on_acquire, 4..=ANY, acquire);
+command!(on_extend, 4..=ANY, extend);
+command!(on_release, 3..=ANY, release);
+command!(on_check, 3..=3, check);
 command!(on_inspect, 2..=2, inspect);
+command!(on_claim, 3..=3, resource::claim);
+command!(on_write, 5..=ANY, resource::write);
+command!(on_stats, 1..=2, info::stats);
+command!(on_raise, 2..=2, raise);
+command!(on_help, 1..=1, info::help);

@@ -11,26 +11,64 @@ use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, api, callback, warn};
 use crate::server::server;
+use crate::stats::NAMES_MAX;
 
 const FENCE_CLOCK: &CStr = c"fence-clock";
-const MAX_TTL: &CStr = c"max-ttl-ms";
+
+/// A setting that is a number.
+struct Number {
+    name: &'static CStr,
+    min: u64,
+    max: u64,
+    get: fn() -> u64,
+    set: fn(u64),
+}
+
+const NUMBERS: [Number; 3] = [
+    Number {
+        name: c"max-ttl-ms",
+        min: 1,
+        max: LONGEST.0,
+        get: || server().max_ttl.get().0,
+        set: |ms| server().max_ttl.set(Millis(ms)),
+    },
+    Number {
+        name: c"max-waiters-per-lock",
+        min: 0,
+        max: 10_000_000,
+        get: || server().max_waiters.get(),
+        set: |most| server().max_waiters.set(most),
+    },
+    Number {
+        name: c"stats-names",
+        min: 0,
+        max: NAMES_MAX,
+        get: || server().stats.names(),
+        set: |names| server().stats.set_names(names),
+    },
+];
 
 /// Reads the arguments of the module: pairs of a name and a value. They become the defaults of the configuration.
 pub(crate) fn read_arguments(arguments: &[Name]) -> Result<(), String> {
     for pair in arguments.chunks(2) {
         let name = pair[0].bytes();
-        let shown = name.escape_ascii();
-        let value = pair.get(1).ok_or_else(|| format!("argument {shown} has no value"))?.bytes();
-        if name.eq_ignore_ascii_case(FENCE_CLOCK.to_bytes()) {
-            server().fence_clock.set(yes_or_no(value).ok_or("fence-clock must be yes or no")?);
-        } else if name.eq_ignore_ascii_case(MAX_TTL.to_bytes()) {
-            let max_ttl = canonical(value).filter(|ms| (1..=LONGEST.0).contains(ms));
-            let max_ttl = max_ttl.ok_or_else(|| format!("max-ttl-ms must be an integer from 1 to {}", LONGEST.0))?;
-            server().max_ttl.set(Millis(max_ttl));
-        } else {
-            return Err(format!("unknown argument '{shown}': known are fence-clock and max-ttl-ms"));
-        }
+        let value = pair.get(1).map(|value| value.bytes());
+        let value = value.ok_or_else(|| format!("argument {} has no value", name.escape_ascii()))?;
+        read_argument(name, value)?;
     }
+    Ok(())
+}
+
+fn read_argument(name: &[u8], value: &[u8]) -> Result<(), String> {
+    if name.eq_ignore_ascii_case(FENCE_CLOCK.to_bytes()) {
+        server().fence_clock.set(yes_or_no(value).ok_or("fence-clock must be yes or no")?);
+        return Ok(());
+    }
+    let number = NUMBERS.iter().find(|number| name.eq_ignore_ascii_case(number.name.to_bytes()));
+    let Number { name, min, max, set, .. } =
+        number.ok_or_else(|| format!("there is no setting '{}'", name.escape_ascii()))?;
+    let value = canonical(value).filter(|value| (min..=max).contains(&value));
+    set(value.ok_or_else(|| format!("{} must be an integer from {min} to {max}", name.to_string_lossy()))?);
     Ok(())
 }
 
@@ -43,35 +81,38 @@ fn yes_or_no(word: &[u8]) -> Option<bool> {
 
 /// Registers the settings and reads those of the server's configuration.
 pub(crate) fn register(ctx: Ctx) -> bool {
-    let fence_clock = c_int::from(server().fence_clock.get());
-    let max_ttl = server().max_ttl.get().0 as c_longlong;
-    let ok = raw::REDISMODULE_OK as c_int;
-    // SAFETY: names end in NUL, the functions are of this module, which cannot be unloaded.
-    unsafe {
-        api!(RedisModule_RegisterBoolConfig)(
-            ctx.0,
-            FENCE_CLOCK.as_ptr(),
-            fence_clock,
-            raw::REDISMODULE_CONFIG_IMMUTABLE,
-            Some(get_fence_clock),
-            Some(set_fence_clock),
-            None,
-            ptr::null_mut(),
-        ) == ok
-            && api!(RedisModule_RegisterNumericConfig)(
-                ctx.0,
-                MAX_TTL.as_ptr(),
-                max_ttl,
-                raw::REDISMODULE_CONFIG_DEFAULT,
-                1,
-                LONGEST.0 as c_longlong,
-                Some(get_max_ttl),
-                Some(set_max_ttl),
-                None,
-                ptr::null_mut(),
-            ) == ok
-            && api!(RedisModule_LoadConfigs)(ctx.0) == ok
-    }
+    register_fence_clock(ctx)
+        && (0..NUMBERS.len()).all(|at| register_number(ctx, at))
+        // SAFETY: the context is that of the load.
+        && unsafe { api!(RedisModule_LoadConfigs)(ctx.0) == OK }
+}
+
+const OK: c_int = raw::REDISMODULE_OK as c_int;
+
+fn register_fence_clock(ctx: Ctx) -> bool {
+    let (get, set, none) = (Some(get_fence_clock as _), Some(set_fence_clock as _), ptr::null_mut());
+    let flags = raw::REDISMODULE_CONFIG_IMMUTABLE;
+    let default = c_int::from(server().fence_clock.get());
+    let register = || {
+        // SAFETY: the name ends in NUL, the functions are of this module, which cannot be unloaded.
+        unsafe {
+            api!(RedisModule_RegisterBoolConfig)(ctx.0, FENCE_CLOCK.as_ptr(), default, flags, get, set, None, none)
+        }
+    };
+    register() == OK
+}
+
+fn register_number(ctx: Ctx, at: usize) -> bool {
+    let Number { name, min, max, get, .. } = &NUMBERS[at];
+    let (default, min, max) = (get() as c_longlong, *min as c_longlong, *max as c_longlong);
+    let flags = raw::REDISMODULE_CONFIG_DEFAULT;
+    let (get, set) = (Some(get_number as _), Some(set_number as _));
+    // SAFETY: the name ends in NUL, the functions are of this module; the data is a position and not a pointer.
+    let registered = unsafe {
+        let register = api!(RedisModule_RegisterNumericConfig);
+        register(ctx.0, name.as_ptr(), default, flags, min, max, get, set, None, at as *mut c_void)
+    };
+    registered == OK
 }
 
 /// Whether the settings fit the server.
@@ -83,6 +124,22 @@ pub(crate) fn check() -> bool {
         );
     }
     fits
+}
+
+/// Warns of settings of the server under which locks are lost.
+pub(crate) fn warn_about(ctx: Ctx) {
+    let setting = |name| ctx.setting(name).unwrap_or_default();
+    let policy = setting(c"maxmemory-policy");
+    if setting(c"maxmemory") != "0" && policy.starts_with("allkeys") {
+        warn(&format!(
+            "maxmemory-policy {policy} can evict live leases: a second holder is let in early. Fenced resources stay safe"
+        ));
+    }
+    if setting(c"appendonly") == "yes" && setting(c"aof-use-rdb-preamble") == "no" {
+        warn(
+            "aof-use-rdb-preamble is off: a crash right after a rewrite, with no lock held, can lose the last issued fence",
+        );
+    }
 }
 
 callback! {
@@ -99,24 +156,24 @@ callback! {
     ) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
         server().fence_clock.set(value != 0);
-        raw::REDISMODULE_OK as c_int
+        OK
     }
 }
 
 callback! {
-    fn get_max_ttl(_name: *const c_char, _data: *mut c_void) -> c_longlong, else 0;
-    { server().max_ttl.get().0 as c_longlong }
+    fn get_number(_name: *const c_char, at: *mut c_void) -> c_longlong, else 0;
+    { (NUMBERS[at as usize].get)() as c_longlong }
 }
 
 callback! {
-    fn set_max_ttl(
+    fn set_number(
         _name: *const c_char,
         value: c_longlong,
-        _data: *mut c_void,
+        at: *mut c_void,
         _error: *mut *mut raw::RedisModuleString,
     ) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
-        server().max_ttl.set(Millis(value as u64));
-        raw::REDISMODULE_OK as c_int
+        (NUMBERS[at as usize].set)(value as u64);
+        OK
     }
 }

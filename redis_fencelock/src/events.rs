@@ -3,19 +3,21 @@
 //! Nothing is written here: the server forbids it. What must be written is left to the reaper.
 //! Invariant: after a flush, a swap or a full synchronisation the index describes the new keyspace.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_int, c_void};
 
+use fence::queue::LockName;
 use redis_module::raw;
 
-use crate::ffi::{Ctx, api, callback};
-use crate::reaper;
+use crate::ffi::{Ctx, Name, api, callback};
 use crate::server::server;
+use crate::stats::Count;
+use crate::{reaper, waiters};
 
 type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
 /// Subscribes to everything; false when the server lacks one that a correct lock needs.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    let events: [(u64, Handler); 7] = [
+    let events: [(u64, Handler); 9] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
         (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
@@ -23,12 +25,20 @@ pub(crate) fn subscribe(ctx: Ctx) -> bool {
         (raw::REDISMODULE_EVENT_REPL_ASYNC_LOAD, on_async_load),
         (raw::REDISMODULE_EVENT_FORK_CHILD, on_fork),
         (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
+        (raw::REDISMODULE_EVENT_CONFIG, on_config),
     ];
-    events.iter().all(|&(id, handler)| {
+    let subscribed = events.iter().all(|&(id, handler)| {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
         // SAFETY: the handlers are functions of this module, which cannot be unloaded.
         unsafe { api!(RedisModule_SubscribeToServerEvent)(ctx.0, event, Some(handler)) == raw::REDISMODULE_OK as i32 }
-    })
+    });
+    // SAFETY: the callback is a function of this module. Evictions alone: other keys cost nothing.
+    subscribed
+        && unsafe {
+            let subscribe = api!(RedisModule_SubscribeToKeyspaceEvents);
+            subscribe(ctx.0, raw::REDISMODULE_NOTIFY_EVICTED, Some(on_evicted)) == raw::REDISMODULE_OK as i32
+        }
 }
 
 macro_rules! event {
@@ -51,6 +61,8 @@ event!(on_role, |sub, _data| {
     server().is_primary.set(is_primary);
     if is_primary {
         reaper::arm_now();
+    } else {
+        waiters::refuse_everybody("UNBLOCKED this server is a replica now: it grants nothing");
     }
 });
 
@@ -58,7 +70,9 @@ event!(on_flush, |sub, data| {
     if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
         // SAFETY: this event comes with this struct.
         let flush = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
-        server().index.borrow_mut().forget((flush.dbnum >= 0).then_some(flush.dbnum));
+        let db = (flush.dbnum >= 0).then_some(flush.dbnum);
+        server().index.borrow_mut().forget(db);
+        look_at_all(db);
     }
 });
 
@@ -66,7 +80,15 @@ event!(on_swap, |_sub, data| {
     // SAFETY: this event comes with this struct.
     let swap = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
     server().index.borrow_mut().swap_databases(swap.dbnum_first, swap.dbnum_second);
+    look_at_all(Some(swap.dbnum_first));
+    look_at_all(Some(swap.dbnum_second));
 });
+
+/// Has the locks looked at that somebody waits for: waiters stay with the number of their database.
+fn look_at_all(db: Option<i32>) {
+    server().queues.borrow_mut().look_at_all(db, server().steady_us());
+    reaper::arm_now();
+}
 
 event!(
     /// A snapshot from the primary was made just now, whatever the two wall clocks say; a file may be old.
@@ -75,6 +97,7 @@ event!(
         server().from_primary.set(sub == raw::REDISMODULE_SUBEVENT_LOADING_REPL_START);
         if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
             reaper::arm_now();
+            look_at_all(None);
         }
     }
 );
@@ -99,3 +122,35 @@ event!(on_fork, |sub, _data| {
 event!(on_cron, |_sub, _data| {
     reaper::check_timer();
 });
+
+event!(on_client, |sub, data| {
+    if sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        // SAFETY: this event comes with this struct.
+        let client = unsafe { &*data.cast::<raw::RedisModuleClientInfo>() };
+        if server().ephemeral.borrow_mut().close(client.id) {
+            reaper::arm_now();
+        }
+    }
+});
+
+event!(on_config, |_sub, _data| {
+    reaper::check_settings();
+});
+
+callback! {
+    /// Called right after a key was evicted: it was a lock if one has just left that key.
+    fn on_evicted(
+        ctx: *mut raw::RedisModuleCtx,
+        _kind: c_int,
+        _event: *const c_char,
+        key: *mut raw::RedisModuleString,
+    ) -> c_int, else 0;
+    {
+        let evicted = server().last_unlinked.take();
+        let lock = LockName { db: Ctx(ctx).selected_db(), name: Name(key).bytes() };
+        if evicted.is_some_and(|(db, name)| db == lock.db && *name == *lock.name) {
+            server().stats.count(Count::Evicted);
+        }
+        0
+    }
+}

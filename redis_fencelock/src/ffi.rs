@@ -70,8 +70,9 @@ pub(crate) fn warn(line: &str) {
 #[derive(Clone, Copy)]
 pub(crate) struct Ctx(pub *mut raw::RedisModuleCtx);
 
-/// A name of a key, owned by whoever made it.
+/// A string of the server, such as the name of a key, owned by whoever made it.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub(crate) struct Name(pub *mut raw::RedisModuleString);
 
 impl Name {
@@ -135,6 +136,76 @@ impl Ctx {
         (!key.is_null()).then_some(Key(key))
     }
 
+    /// The connection that runs the command.
+    pub fn client_id(self) -> u64 {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_GetClientId)(self.0) }
+    }
+
+    /// Closes a connection, if it is still there.
+    pub fn close_client(self, client: u64) {
+        // SAFETY: the server looks the number up.
+        unsafe { api!(RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
+    }
+
+    /// Publishes a keyspace event of the module's class.
+    pub fn notify(self, event: &CStr, name: Name) {
+        // SAFETY: the event ends in NUL; context and name are alive.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent)(self.0, raw::REDISMODULE_NOTIFY_MODULE, event.as_ptr(), name.0)
+        };
+    }
+
+    /// The field of a hash.
+    pub fn hash_field(self, name: Name, field: &CStr) -> Hash {
+        let Some(key) = self.open_for_reading(name) else { return Hash::NoField };
+        let mut found: *mut raw::RedisModuleString = ptr::null_mut();
+        let flags = raw::REDISMODULE_HASH_CFIELDS as c_int;
+        let end: *const c_char = ptr::null();
+        // SAFETY: the key is open; the list of fields and places ends in a null pointer.
+        unsafe {
+            match api!(RedisModule_KeyType)(key.0) as isize {
+                raw::REDISMODULE_KEYTYPE_EMPTY => return Hash::NoField,
+                raw::REDISMODULE_KEYTYPE_HASH => {}
+                _ => return Hash::WrongType,
+            }
+            let place: *mut *mut raw::RedisModuleString = &mut found;
+            api!(RedisModule_HashGet)(key.0, flags, field.as_ptr(), place, end);
+        }
+        if found.is_null() { Hash::NoField } else { Hash::Field(OwnName(Name(found))) }
+    }
+
+    /// `HSET name fields...`, replicated. The error is the server's.
+    pub fn call_hset(self, name: Name, fields: &[Name]) -> Result<(), String> {
+        let format = c"!sv".as_ptr();
+        // SAFETY: the format asks for a string and for an array of strings with its length, which follow.
+        let reply =
+            unsafe { api!(RedisModule_Call)(self.0, c"HSET".as_ptr(), format, name.0, fields.as_ptr(), fields.len()) };
+        CallReply::of(reply).map_or_else(|| Err("ERR HSET failed".into()), |reply| reply.error().map_or(Ok(()), Err))
+    }
+
+    /// `HSET name field number`, replicated. The error is the server's.
+    pub fn call_hset_number(self, name: Name, field: &[u8], number: u64) -> Result<(), String> {
+        let (field, number) = (OwnName::new(field), OwnName::new(number.to_string().as_bytes()));
+        self.call_hset(name, &[field.0, number.0])
+    }
+
+    /// `HGETALL name`, in the protocol of the client.
+    pub fn call_hgetall(self, name: Name) -> Option<CallReply> {
+        // SAFETY: the format asks for one string, which follows.
+        CallReply::of(unsafe { api!(RedisModule_Call)(self.0, c"HGETALL".as_ptr(), c"0s".as_ptr(), name.0) })
+    }
+
+    /// The value of a setting of the server.
+    pub fn setting(self, name: &CStr) -> Option<String> {
+        let format = c"cc".as_ptr();
+        // SAFETY: the format asks for two strings that end in NUL, which follow.
+        let reply = CallReply::of(unsafe {
+            api!(RedisModule_Call)(self.0, c"CONFIG".as_ptr(), format, c"GET".as_ptr(), name.as_ptr())
+        })?;
+        reply.element(1)
+    }
+
     /// Tells clients that watch the key.
     pub fn signal_modified(self, name: Name) {
         // SAFETY: context and name are alive.
@@ -172,15 +243,8 @@ impl Ctx {
 
     /// Asks the server whether it serves the key, by a call that a cluster redirects like any other.
     pub fn probe(self, name: Name) -> bool {
-        // SAFETY: the format asks for one string, which follows; the reply is freed once.
-        unsafe {
-            let reply = api!(RedisModule_Call)(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.0);
-            if reply.is_null() {
-                return false;
-            }
-            api!(RedisModule_FreeCallReply)(reply);
-        }
-        true
+        // SAFETY: the format asks for one string, which follows.
+        CallReply::of(unsafe { api!(RedisModule_Call)(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.0) }).is_some()
     }
 
     /// Calls `callback` with `data` on the event loop after `after_ms`.
@@ -220,6 +284,18 @@ impl Ctx {
         unsafe { api!(RedisModule_ReplyWithMap)(self.0, pairs as i64) }
     }
 
+    /// Starts an array.
+    pub fn reply_array(self, length: usize) -> c_int {
+        // SAFETY: the context is that of a running command.
+        unsafe { api!(RedisModule_ReplyWithArray)(self.0, length as i64) }
+    }
+
+    /// Passes a reply on.
+    pub fn reply_forwarded(self, reply: &CallReply) -> c_int {
+        // SAFETY: the reply is alive and stays ours.
+        unsafe { api!(RedisModule_ReplyWithCallReply)(self.0, reply.0) }
+    }
+
     /// An error reply. `line` begins with its code word.
     pub fn reply_error(self, line: &str) -> c_int {
         let line = CString::new(line.replace('\0', "\\0")).unwrap_or_default();
@@ -230,6 +306,54 @@ impl Ctx {
     pub fn wrong_arity(self) -> c_int {
         // SAFETY: the context is that of a running command.
         unsafe { api!(RedisModule_WrongArity)(self.0) }
+    }
+}
+
+/// The field of a hash, or why there is none.
+pub(crate) enum Hash {
+    WrongType,
+    NoField,
+    Field(OwnName),
+}
+
+/// The reply of a call of our own, freed when dropped.
+pub(crate) struct CallReply(*mut raw::RedisModuleCallReply);
+
+impl CallReply {
+    fn of(reply: *mut raw::RedisModuleCallReply) -> Option<CallReply> {
+        (!reply.is_null()).then_some(CallReply(reply))
+    }
+
+    /// The error that it is, if it is one.
+    fn error(&self) -> Option<String> {
+        // SAFETY: the reply is alive.
+        let is_error = unsafe { api!(RedisModule_CallReplyType)(self.0) } == raw::REDISMODULE_REPLY_ERROR as c_int;
+        is_error.then(|| self.text().unwrap_or_default())
+    }
+
+    fn text(&self) -> Option<String> {
+        let mut length = 0;
+        // SAFETY: the reply is alive, and the server returns a pointer to `length` bytes of it.
+        unsafe {
+            let start = api!(RedisModule_CallReplyStringPtr)(self.0, &mut length);
+            let bytes = (!start.is_null()).then(|| std::slice::from_raw_parts(start.cast(), length))?;
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+    }
+
+    /// The text of an element of an array.
+    fn element(&self, at: usize) -> Option<String> {
+        // SAFETY: the reply is alive; the element belongs to it and is not freed by itself.
+        let element = CallReply::of(unsafe { api!(RedisModule_CallReplyArrayElement)(self.0, at) })?;
+        let element = std::mem::ManuallyDrop::new(element);
+        element.text()
+    }
+}
+
+impl Drop for CallReply {
+    fn drop(&mut self) {
+        // SAFETY: made by a call and freed once.
+        unsafe { api!(RedisModule_FreeCallReply)(self.0) }
     }
 }
 

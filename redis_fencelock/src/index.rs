@@ -3,6 +3,7 @@
 //! Not a timer: see the reaper. Keys come and go behind its back, so an entry is a hint that is checked before use.
 //! Invariant: every value in the wheel carries the mark of the index, and its handle points back at its entry.
 
+use fence::queue::LockName;
 use fence::wheel::{Handle, Wheel};
 
 use crate::value::Value;
@@ -40,12 +41,16 @@ impl Index {
         self.databases.swap(first, second);
     }
 
-    pub fn next_us(&self) -> Option<u64> {
-        self.wheel.next_us()
+    pub fn len(&self) -> usize {
+        self.wheel.len()
     }
 
-    pub fn insert(&mut self, value: Value) {
-        self.insert_at(value.lease().free_us(), value);
+    pub fn allocated(&self) -> usize {
+        self.wheel.allocated()
+    }
+
+    pub fn next_us(&self) -> Option<u64> {
+        self.wheel.next_us()
     }
 
     /// Has the value looked at when `due_us` has come.
@@ -64,10 +69,15 @@ impl Index {
     }
 
     /// Follows a changed deadline.
-    pub fn reschedule(&mut self, value: Value) {
+    pub fn reschedule(&mut self, due_us: u64, value: Value) {
         if let Some(handle) = value.handle() {
-            self.wheel.reschedule(handle, value.lease().free_us());
+            self.wheel.reschedule(handle, due_us);
         }
+    }
+
+    /// Whether the index knows the value under this name.
+    pub fn knows(&self, value: Value, lock: LockName) -> bool {
+        value.handle().is_some() && value.key() == lock.name && value.db() == self.known_as(lock.db)
     }
 
     /// Takes out one value whose time has come. The caller inserts it again or calls `leave_index` when done with it.

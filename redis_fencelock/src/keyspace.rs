@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 
+use fence::queue::LockName;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, OwnName, api, callback};
@@ -75,8 +76,7 @@ callback! {
         let step = unsafe { &mut *data.cast::<Step>() };
         let Some(value) = lock_in(key) else { return };
         let name = Name(name).bytes();
-        let known_as = server().index.borrow().known_as(step.db);
-        if value.handle().is_none() || value.key() != name || value.db() != known_as {
+        if !server().index.borrow().knows(value, LockName { db: step.db, name }) {
             step.found.push((step.db, OwnName::new(name)));
         }
     }

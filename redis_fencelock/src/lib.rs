@@ -5,22 +5,30 @@
 
 mod commands;
 mod config;
+mod docs;
 #[cfg(feature = "drill")]
 mod drill;
+mod ephemeral;
 mod events;
 mod ffi;
+mod handover;
 mod index;
+mod info;
 mod keyspace;
 mod reaper;
 mod replication;
+mod resource;
 mod server;
+mod stats;
 mod store;
 mod value;
+mod waiters;
 
 use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
+use crate::docs::Docs;
 use crate::ffi::{Ctx, Name, api, warn};
 use crate::server::server;
 
@@ -39,14 +47,131 @@ struct Command {
     key: c_int,
 }
 
-const COMMANDS: &[Command] = &[
-    Command { name: c"fencelock.acquire", handler: commands::on_acquire, flags: c"write deny-oom fast", key: 1 },
-    Command { name: c"fencelock.extend", handler: commands::on_extend, flags: c"write fast", key: 1 },
-    Command { name: c"fencelock.release", handler: commands::on_release, flags: c"write fast", key: 1 },
-    Command { name: c"fencelock.inspect", handler: commands::on_inspect, flags: c"readonly fast", key: 1 },
-    #[cfg(feature = "drill")]
-    Command { name: c"fencelock._drill", handler: drill::on_drill, flags: c"fast", key: 0 },
+const COMMANDS: &[(Command, Docs)] = &[
+    (
+        Command {
+            name: c"fencelock.acquire",
+            handler: commands::on_acquire,
+            flags: c"write deny-oom fast blocking",
+            key: 1,
+        },
+        Docs {
+            summary: c"Grants a lock for a time and issues a fence",
+            complexity: c"O(log N) with N locks that somebody waits for",
+            arity: -4,
+            args: docs::ACQUIRE,
+            key: docs::CHANGED,
+            categories: c"write fast blocking",
+        },
+    ),
+    (
+        Command { name: c"fencelock.extend", handler: commands::on_extend, flags: c"write fast", key: 1 },
+        Docs {
+            summary: c"Sets the lease to a time from now, if it is still the caller's",
+            complexity: c"O(1)",
+            arity: -4,
+            args: docs::EXTEND,
+            key: docs::CHANGED,
+            categories: c"write fast",
+        },
+    ),
+    (
+        Command { name: c"fencelock.release", handler: commands::on_release, flags: c"write fast", key: 1 },
+        Docs {
+            summary: c"Ends the lease, if it is still the caller's, and hands the lock on",
+            complexity: c"O(log N) with N locks that somebody waits for",
+            arity: -3,
+            args: docs::RELEASE,
+            key: docs::REMOVED,
+            categories: c"write fast",
+        },
+    ),
+    (
+        Command { name: c"fencelock.check", handler: commands::on_check, flags: c"readonly fast", key: 1 },
+        Docs {
+            summary: c"Tells whether a fence is the live hold of a lock",
+            complexity: c"O(1)",
+            arity: 3,
+            args: docs::CHECK,
+            key: docs::LOOKED_AT,
+            categories: c"read fast",
+        },
+    ),
+    (
+        Command { name: c"fencelock.inspect", handler: commands::on_inspect, flags: c"readonly fast", key: 1 },
+        Docs {
+            summary: c"Tells who holds a lock and for how long",
+            complexity: c"O(1)",
+            arity: 2,
+            args: docs::INSPECT,
+            key: docs::LOOKED_AT,
+            categories: c"read fast",
+        },
+    ),
+    (
+        Command { name: c"fencelock.claim", handler: commands::on_claim, flags: c"write deny-oom", key: 1 },
+        Docs {
+            summary: c"Stamps a fence on a hash and returns its fields, unless a newer fence is stored",
+            complexity: c"O(N) with N fields",
+            arity: 3,
+            args: docs::CLAIM,
+            key: docs::CHANGED,
+            categories: c"write",
+        },
+    ),
+    (
+        Command { name: c"fencelock.write", handler: commands::on_write, flags: c"write deny-oom fast", key: 1 },
+        Docs {
+            summary: c"Sets fields of a hash while its stamp is the caller's",
+            complexity: c"O(N) with N fields written",
+            arity: -5,
+            args: docs::WRITE,
+            key: docs::CHANGED,
+            categories: c"write fast",
+        },
+    ),
+    (
+        Command { name: c"fencelock.stats", handler: commands::on_stats, flags: c"readonly fast", key: 1 },
+        Docs {
+            summary: c"Counters of the server, or of one busy lock",
+            complexity: c"O(1)",
+            arity: -1,
+            args: docs::STATS,
+            key: docs::LOOKED_AT,
+            categories: c"read fast",
+        },
+    ),
+    (
+        Command { name: c"fencelock.raise", handler: commands::on_raise, flags: c"write admin fast", key: 0 },
+        Docs {
+            summary: c"Issues no fence at or below a given one from now on",
+            complexity: c"O(1)",
+            arity: 2,
+            args: docs::RAISE,
+            key: 0,
+            categories: c"write fast admin dangerous",
+        },
+    ),
+    (
+        Command {
+            name: c"fencelock.help",
+            handler: commands::on_help,
+            flags: c"allow-loading allow-stale fast",
+            key: 0,
+        },
+        Docs {
+            summary: c"Describes the commands",
+            complexity: c"O(1)",
+            arity: 1,
+            args: &[],
+            key: 0,
+            categories: c"fast",
+        },
+    ),
 ];
+
+#[cfg(feature = "drill")]
+const DRILL: Command = Command { name: c"fencelock._drill", handler: drill::on_drill, flags: c"fast", key: 0 };
 
 /// Run by replication and loading alone. Redis 8 hides them; elsewhere they are refused to clients.
 const INTERNAL_COMMANDS: &[Command] = &[
@@ -108,16 +233,23 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     }
     let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_string()) };
     check(value::register(ctx), "the server refuses the data type")?;
-    for command in COMMANDS {
-        check(create(ctx, command, command.flags), "the server refuses a command")?;
+    docs::add_category(ctx);
+    for (command, docs) in COMMANDS {
+        let made = create(ctx, command, command.flags) && docs::describe(ctx, command.name, docs);
+        check(made, "the server refuses a command")?;
     }
+    #[cfg(feature = "drill")]
+    check(create(ctx, &DRILL, DRILL.flags), "the server refuses a command")?;
     for command in INTERNAL_COMMANDS {
         let created = create(ctx, command, c"write internal") || create(ctx, command, c"write admin");
         check(created, "the server refuses an internal command")?;
     }
     check(events::subscribe(ctx), "the server lacks an event")?;
+    check(info::register(ctx), "the server refuses an INFO section")?;
     check(config::register(ctx), "the server refuses a setting")?;
-    check(config::check(), "the settings do not fit the server")
+    check(config::check(), "the settings do not fit the server")?;
+    reaper::check_settings();
+    Ok(())
 }
 
 fn create(ctx: Ctx, command: &Command, flags: &CStr) -> bool {

@@ -7,14 +7,17 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_void};
 
-use fence::lease::State;
+use fence::lease::{self, Caller, State};
+use fence::queue::LockName;
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Name, OwnName, api, callback};
+use crate::ffi::{Ctx, OwnName, api, callback};
 use crate::keyspace::Walk;
 use crate::server::server;
+use crate::stats::Count;
 use crate::store::Slot;
 use crate::value::Value;
+use crate::{config, handover};
 
 /// Entries handled in one slice: about a millisecond of deletions.
 const SLICE: usize = 500;
@@ -45,6 +48,8 @@ pub(crate) struct Reaper {
     walk: RefCell<Option<Walk>>,
     /// The last issued fence is to be sent into the append-only file.
     floor_due: Cell<bool>,
+    /// The settings of the server are to be looked at.
+    settings_due: Cell<bool>,
 }
 
 #[derive(Clone, Copy)]
@@ -106,6 +111,12 @@ pub(crate) fn start_sweep() {
     arm(due_us);
 }
 
+/// Has the settings of the server looked at.
+pub(crate) fn check_settings() {
+    server().reaper.settings_due.set(true);
+    arm_now();
+}
+
 /// Sends the last issued fence into the append-only file: a rewrite keeps it only where a lock exists.
 pub(crate) fn send_floor() {
     server().reaper.floor_due.set(true);
@@ -119,6 +130,10 @@ callback! {
         server.reaper.armed.set(None);
         server.index.borrow_mut().settle_suspects();
         sweep();
+        end_waits();
+        if server.reaper.settings_due.take() {
+            config::warn_about(ctx);
+        }
         if server.is_primary.get() && !server.is_loading() {
             if may_replicate() {
                 write(ctx);
@@ -136,10 +151,32 @@ fn may_replicate() -> bool {
     unsafe { api!(RedisModule_AvoidReplicaTraffic)() == 0 }
 }
 
+/// Tells waiters that their time is over.
+fn end_waits() {
+    let server = server();
+    let mut budget = SLICE;
+    loop {
+        let expired = server.queues.borrow_mut().pop_expired(server.steady_us(), &mut budget);
+        let Some(waiter) = expired else { break };
+        server.stats.count(Count::WaitTimeouts);
+        waiter.timed_out();
+    }
+    arm_next(server.queues.borrow().next_us());
+}
+
+/// Does what has to be written, the locks that somebody waits for first.
 fn write(ctx: Ctx) {
     let server = server();
     if server.reaper.floor_due.take() {
         ctx.replicate_number(FLOOR, server.issuer().last());
+    }
+    undo_grants(ctx);
+    end_ephemeral(ctx);
+    let mut budget = SLICE;
+    loop {
+        let due = server.queues.borrow_mut().pop_look(server.steady_us(), &mut budget);
+        let Some((db, name)) = due else { break };
+        handover::look(ctx, LockName { db, name: &name });
     }
     let mut budget = SLICE;
     loop {
@@ -150,9 +187,56 @@ fn write(ctx: Ctx) {
             Retired::Later(due_us) => server.index.borrow_mut().insert_at(due_us, value),
         }
     }
-    let next_us = server.index.borrow().next_us();
-    if let Some(next_us) = next_us {
-        arm(next_us);
+    arm_next(server.queues.borrow().next_us());
+    arm_next(server.index.borrow().next_us());
+}
+
+fn arm_next(due_us: Option<u64>) {
+    if let Some(due_us) = due_us {
+        arm(due_us);
+    }
+}
+
+/// Takes back what was granted to clients that were gone before they could be told.
+fn undo_grants(ctx: Ctx) {
+    let server = server();
+    for (waiter, fence) in server.undeliverable.take() {
+        let lock = LockName { db: waiter.db, name: &waiter.name };
+        let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
+        with_slot(ctx, lock, |slot| {
+            if lease::release(slot.hold(), caller, server.steady_us()).is_ok() {
+                server.stats.count(Count::Undone);
+                handover::pass_on(slot, lock);
+            }
+        });
+        // A client that was unblocked from outside between its grant and its reply would wait for ever.
+        ctx.close_client(waiter.client);
+    }
+}
+
+/// Ends the leases whose connection has closed. They run out, so their delay applies.
+fn end_ephemeral(ctx: Ctx) {
+    let server = server();
+    let closed = std::mem::take(&mut server.ephemeral.borrow_mut().closed);
+    for bound in closed {
+        let lock = LockName { db: bound.db, name: &bound.name };
+        with_slot(ctx, lock, |slot| {
+            let clocks = server.clocks();
+            let live = slot.lease().filter(|lease| lease.is_live_hold_of(bound.fence, clocks.steady_us));
+            if let Some(lease) = live {
+                slot.set_deadline(lease.run_out(clocks.steady_us), clocks);
+            }
+        });
+    }
+}
+
+fn with_slot(ctx: Ctx, lock: LockName, act: impl FnOnce(&mut Slot)) {
+    let name = OwnName::new(lock.name);
+    if !ctx.select_db(lock.db) || !server().serves(ctx, name.0) {
+        return;
+    }
+    if let Ok(mut slot) = Slot::open(ctx, name.0) {
+        act(&mut slot);
     }
 }
 
@@ -161,7 +245,7 @@ enum Retired {
     Later(u64),
 }
 
-/// Removes a lock whose time has come, if its key still holds it.
+/// Removes a lock whose time has come, if its key still holds it, or hands it on.
 fn retire(ctx: Ctx, value: Value) -> Retired {
     let server = server();
     if !value.is_in_keyspace() {
@@ -169,24 +253,25 @@ fn retire(ctx: Ctx, value: Value) -> Retired {
     }
     let now_us = server.steady_us();
     let lease = value.lease();
-    if lease.state(now_us) != State::Free {
-        return Retired::Later(lease.free_us());
+    if lease.is_live(now_us) {
+        return Retired::Later(lease.deadline_us);
     }
     let db = server.index.borrow().database(value.db());
     let name = OwnName::new(value.key());
-    if !ctx.select_db(db) || !serves(ctx, name.0) {
+    if !ctx.select_db(db) || !server.serves(ctx, name.0) {
         return Retired::Later(now_us + NOT_SERVED_RETRY_US);
     }
-    match Slot::open(ctx, name.0) {
-        Ok(slot) if slot.holds(value) => slot.remove(),
-        _ => server.index.borrow_mut().has_strays = true,
+    let Some(mut slot) = Slot::open(ctx, name.0).ok().filter(|slot| slot.holds(value)) else {
+        server.index.borrow_mut().has_strays = true;
+        return Retired::Done;
+    };
+    slot.note_run_out(now_us);
+    if lease.state(now_us) == State::Delay {
+        return Retired::Later(lease.free_us());
     }
+    let lock = slot.lock();
+    handover::pass_on(&mut slot, lock);
     Retired::Done
-}
-
-/// Whether this server serves the key: in a cluster its slot may have moved.
-fn serves(ctx: Ctx, name: Name) -> bool {
-    !server().in_cluster.get() || ctx.probe(name)
 }
 
 fn sweep() {
@@ -221,9 +306,9 @@ fn walk(ctx: Ctx) {
     let (found, done) = walk.step(ctx);
     for (db, name) in &found {
         if ctx.select_db(*db)
-            && let Ok(slot) = Slot::open(ctx, name.0)
+            && let Ok(mut slot) = Slot::open(ctx, name.0)
         {
-            slot.refile();
+            slot.refile_if_moved();
         }
     }
     if done {

@@ -4,23 +4,32 @@
 //! Invariant: no fence is issued at or below one that this server has issued, loaded or been sent.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fence::codec::{self, Clocks, Record, Route};
 use fence::lease::{Hold, Millis, Now};
+use fence::queue::{LockName, Queues};
 use fence::{Fence, FenceLimits, Issuer};
 use redis_module::raw;
 
-use crate::ffi::Ctx;
+use crate::ephemeral::Bindings;
+use crate::ffi::{Ctx, Name};
 use crate::index::Index;
 use crate::reaper::{self, Reaper};
+use crate::stats::Stats;
 use crate::value::Value;
+use crate::waiters::Waiter;
 
 /// How far past the clock a fence may be that a user's RESTORE brings: the skew of badly kept clocks, and no more.
 pub(crate) const RESTORE_AHEAD_US: u64 = 3_600 * 1_000_000;
 
 /// The longest lease unless configured: a day.
 pub(crate) const DEFAULT_MAX_TTL: Millis = Millis(24 * 3_600 * 1_000);
+
+/// The most waiters of one lock unless configured: more than a server has connections by default, tenfold.
+pub(crate) const DEFAULT_MAX_WAITERS: u64 = 100_000;
 
 /// State of the main thread in a place that all threads can name.
 struct MainThread<T>(OnceCell<T>);
@@ -42,9 +51,20 @@ pub(crate) struct Server {
     issuer: Cell<Issuer>,
     pub index: RefCell<Index>,
     pub reaper: Reaper,
+    pub queues: RefCell<Queues<Rc<Waiter>>>,
+    /// Every blocked client, by its handle, until the server has let go of it.
+    pub blocked: RefCell<HashMap<usize, Rc<Waiter>>>,
+    /// Grants whose client was gone before it could be told.
+    pub undeliverable: RefCell<Vec<(Rc<Waiter>, Fence)>>,
+    pub ephemeral: RefCell<Bindings>,
+    pub stats: Stats,
+    /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
+    pub last_unlinked: RefCell<Option<(i32, Box<[u8]>)>>,
     /// Whether fences follow the clock.
     pub fence_clock: Cell<bool>,
     pub max_ttl: Cell<Millis>,
+    /// The most waiters of one lock.
+    pub max_waiters: Cell<u64>,
     pub is_primary: Cell<bool>,
     pub in_cluster: Cell<bool>,
     /// What is loaded comes from the primary, just now.
@@ -68,8 +88,15 @@ impl Server {
             issuer: Cell::default(),
             index: RefCell::new(Index::new(origin_us)),
             reaper: Reaper::default(),
+            queues: RefCell::new(Queues::new(origin_us)),
+            blocked: RefCell::default(),
+            undeliverable: RefCell::default(),
+            ephemeral: RefCell::default(),
+            stats: Stats::new(),
+            last_unlinked: RefCell::default(),
             fence_clock: Cell::new(true),
             max_ttl: Cell::new(DEFAULT_MAX_TTL),
+            max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
             is_primary: Cell::new(true),
             in_cluster: Cell::new(false),
             from_primary: Cell::new(false),
@@ -133,20 +160,36 @@ impl Server {
     pub fn add(&self, hold: &Hold, arrival: Arrival) -> Value {
         let mut index = self.index.borrow_mut();
         let value = Value::create(hold, index.known_as(arrival.db), arrival.key);
-        index.insert(value);
+        // By its deadline even when that has passed: then the reaper looks at once.
+        index.insert_at(hold.lease.deadline_us, value);
         drop(index);
         if self.is_primary.get() {
-            reaper::arm(hold.lease.free_us());
+            reaper::arm(hold.lease.deadline_us);
         }
         value
     }
 
-    /// Looks at a value again in a moment: it has just left its key.
-    pub fn suspect(&self, value: Value) {
+    /// Takes note of a value that leaves its key. Nothing may be written now, so it is looked at in a moment.
+    pub fn unlinked(&self, value: Value, lock: LockName) {
         if value.handle().is_some() {
             self.index.borrow_mut().suspect(value);
+            *self.last_unlinked.borrow_mut() = Some((lock.db, lock.name.into()));
             reaper::arm_now();
         }
+        if !self.queues.borrow().is_empty() {
+            self.look_at(lock, self.steady_us());
+        }
+    }
+
+    /// Has the queue of a lock looked at when `due_us` has come.
+    pub fn look_at(&self, lock: LockName, due_us: u64) {
+        self.queues.borrow_mut().look_at(lock, due_us);
+        reaper::arm(due_us);
+    }
+
+    /// Whether this server serves the key: in a cluster its slot may have moved.
+    pub fn serves(&self, ctx: Ctx, name: Name) -> bool {
+        !self.in_cluster.get() || ctx.probe(name)
     }
 
     /// Whether a snapshot or an append-only file is being loaded.
@@ -161,7 +204,7 @@ impl Server {
 }
 
 /// Unix time in microseconds; 0 before 1970.
-fn wall_us() -> u64 {
+pub(crate) fn wall_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())
 }

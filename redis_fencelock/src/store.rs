@@ -6,14 +6,19 @@
 
 use fence::codec::{self, Clocks, ENCODED_MAX, Record, Route};
 use fence::lease::{Hold, Lease};
+use fence::queue::LockName;
 
 use crate::ffi::{Content, Ctx, Key, Name};
 use crate::reaper;
 use crate::server::{Arrival, server};
+use crate::stats::Count;
 use crate::value::{APPLY, Value};
 
 /// The key holds another type.
 pub(crate) struct WrongType;
+
+/// What a client is told then.
+pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// An open key that holds a lock or nothing.
 pub(crate) struct Slot {
@@ -55,25 +60,35 @@ impl Slot {
     }
 
     /// Stores a new hold.
-    pub fn grant(&self, hold: &Hold, clocks: Clocks) {
+    pub fn grant(&mut self, hold: &Hold, clocks: Clocks) {
+        self.note_end(clocks.steady_us);
+        let had_value = self.value.is_some();
         self.store(server().add(hold, self.arrival()));
-        self.clear_expire();
+        if had_value {
+            self.key.clear_expire();
+        }
         self.written(hold, clocks);
+        server().stats.count_for(self.lock(), Count::Grants);
+        self.ctx.notify(c"fencelock.granted", self.name);
     }
 
-    /// Stores an extended lease of the hold that is there.
-    pub fn extend(&self, lease: Lease, clocks: Clocks) {
+    /// Stores the hold that is there with another deadline.
+    pub fn set_deadline(&self, lease: Lease, clocks: Clocks) {
         let Some(value) = self.value else { return };
         value.set_deadline(lease.deadline_us);
-        server().index.borrow_mut().reschedule(value);
-        reaper::arm(lease.free_us());
-        self.clear_expire();
+        server().index.borrow_mut().reschedule(lease.deadline_us, value);
+        reaper::arm(lease.deadline_us);
+        if !server().queues.borrow().is_empty() {
+            server().look_at(self.lock(), lease.deadline_us);
+        }
+        self.key.clear_expire();
         self.written(&value.hold(), clocks);
     }
 
     /// Removes the hold that is there.
-    pub fn remove(&self) {
-        let Some(value) = self.value else { return };
+    pub fn remove(&mut self) {
+        self.note_end(server().steady_us());
+        let Some(value) = self.value.take() else { return };
         server().index.borrow_mut().remove(value);
         self.key.delete();
         self.ctx.signal_modified(self.name);
@@ -87,16 +102,50 @@ impl Slot {
             Content::Lock(value) => Some(value),
             Content::Nothing | Content::Other => None,
         };
-        let slot = Slot { ctx, name, key, value };
+        let mut slot = Slot { ctx, name, key, value };
         slot.store(server().apply(record, route, slot.arrival()));
-        slot.clear_expire();
+        if value.is_some() {
+            slot.key.clear_expire();
+        }
         ctx.signal_modified(name);
     }
 
     /// Files the lock under the name that its key has now.
-    pub fn refile(&self) {
-        if let Some(hold) = self.hold() {
-            self.store(server().add(&hold, self.arrival()));
+    pub fn refile_if_moved(&mut self) {
+        if let Some(value) = self.value.filter(|&value| !server().index.borrow().knows(value, self.lock())) {
+            self.store(server().add(&value.hold(), self.arrival()));
+        }
+    }
+
+    /// The first time after a lease has run out: counts and tells it.
+    pub fn note_run_out(&self, now_us: u64) {
+        let Some(value) = self.value.filter(|value| !value.lease().is_live(now_us)) else { return };
+        if !value.note_run_out() {
+            return;
+        }
+        let lease = value.lease();
+        let stats = &server().stats;
+        stats.count_for(self.lock(), Count::RanOut);
+        if lease.deadline_us == lease.limit_us {
+            stats.count(Count::MaxholdEnds);
+        }
+        self.ctx.notify(c"fencelock.ranout", self.name);
+    }
+
+    /// The lock that this is.
+    pub fn lock(&self) -> LockName<'static> {
+        LockName { db: self.ctx.selected_db(), name: self.name.bytes() }
+    }
+
+    /// What is to be told of a hold before it is replaced or removed.
+    fn note_end(&self, now_us: u64) {
+        let Some(value) = self.value else { return };
+        let lease = value.lease();
+        self.note_run_out(now_us);
+        let end_us = now_us.min(lease.deadline_us);
+        server().stats.held(self.lock(), end_us.saturating_sub(lease.granted_us));
+        if lease.ephemeral {
+            server().ephemeral.borrow_mut().unbind(lease.fence);
         }
     }
 
@@ -104,16 +153,9 @@ impl Slot {
         Arrival { db: self.ctx.selected_db(), key: self.name.bytes() }
     }
 
-    /// Takes a time to live away that somebody has set on the lock that was there.
-    fn clear_expire(&self) {
-        if self.value.is_some() {
-            self.key.clear_expire();
-        }
-    }
-
     /// Puts a value under the key, in place of the lock that is there.
-    fn store(&self, value: Value) {
-        let Some(old) = self.value else { return self.key.set(value) };
+    fn store(&mut self, value: Value) {
+        let Some(old) = self.value.replace(value) else { return self.key.set(value) };
         self.key.replace(value);
         server().index.borrow_mut().remove(old);
         old.leave_keyspace();

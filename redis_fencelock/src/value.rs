@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use fence::Fence;
 use fence::codec::{self, Clocks, ENCODED_MAX};
 use fence::lease::{Hold, Lease};
+use fence::queue::LockName;
 use fence::wheel::Handle;
 use redis_module::raw;
 
@@ -35,6 +36,8 @@ const USERS: u8 = IN_KEYSPACE | IN_INDEX | IN_SUSPECTS;
 const EPHEMERAL: u8 = 8;
 /// The longest hold and the delay follow the lengths.
 const HAS_TERMS: u8 = 16;
+/// It has been counted that the lease ran out.
+const RAN_OUT: u8 = 32;
 
 const NO_HANDLE: u32 = u32::MAX;
 
@@ -187,6 +190,11 @@ impl Value {
     /// The keyspace uses the value no more: it may be gone after this.
     pub fn leave_keyspace(self) {
         self.let_go(IN_KEYSPACE);
+    }
+
+    /// Notes that the lease ran out; true the first time.
+    pub fn note_run_out(self) -> bool {
+        self.mark(RAN_OUT)
     }
 
     /// Whether some key, under whatever name, still holds the value.
@@ -389,10 +397,15 @@ callback! {
 
 callback! {
     /// A value left its key: deleted, overwritten, evicted, renamed or moved. Which of them shows a moment later.
-    fn unlinked(_context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
+    fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
     {
-        if let Some(value) = Value::from_raw(value.cast_mut()) {
-            server().suspect(value);
+        let Some(value) = Value::from_raw(value.cast_mut()) else { return };
+        // SAFETY: the context is that of the running call.
+        let (db, name) = unsafe {
+            (api!(RedisModule_GetDbIdFromOptCtx)(context), api!(RedisModule_GetKeyNameFromOptCtx)(context))
+        };
+        if !name.is_null() {
+            server().unlinked(value, LockName { db, name: Name(name.cast_mut()).bytes() });
         }
     }
 }

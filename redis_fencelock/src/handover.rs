@@ -1,0 +1,86 @@
+//! The hand-over: a lock that is free goes to the head of its queue, in the same step in which it became free.
+//!
+//! Not what makes it free. Called by the command that releases and by the reaper.
+//! Invariant: nobody is granted a lock while another waits for it longer.
+
+use fence::lease::{self, Hold, State};
+use fence::queue::LockName;
+
+use crate::ffi::{Ctx, OwnName};
+use crate::server::server;
+use crate::stats::Count;
+use crate::store::{Slot, WRONG_TYPE};
+use crate::waiters;
+
+/// How often a lock with waiters is looked at in a cluster: its slot may move without a word to the module.
+const CLUSTER_LOOK_US: u64 = 1_000_000;
+
+/// What a waiter is told whose lock is no longer served here. Clients of a cluster try again and are redirected.
+const NOT_SERVED: &str = "TRYAGAIN the lock is not served by this server any more";
+
+/// Looks at a lock that somebody waits for: hands it over if it is free. False when it cannot be looked at now.
+pub(crate) fn look(ctx: Ctx, lock: LockName) {
+    if server().queues.borrow().waiting(lock) == 0 || !ctx.select_db(lock.db) {
+        return;
+    }
+    let name = OwnName::new(lock.name);
+    if !server().serves(ctx, name.0) {
+        return waiters::refuse_all(lock, NOT_SERVED);
+    }
+    match Slot::open(ctx, name.0) {
+        Err(_) => waiters::refuse_all(lock, WRONG_TYPE),
+        Ok(mut slot) => {
+            slot.refile_if_moved();
+            settle(&mut slot, lock);
+        }
+    }
+}
+
+/// Hands the lock to the head of its queue if it is free, and notes when to look again.
+pub(crate) fn settle(slot: &mut Slot, lock: LockName) {
+    let now_us = server().steady_us();
+    slot.note_run_out(now_us);
+    if slot.lease().is_none_or(|lease| lease.state(now_us) == State::Free) {
+        serve(slot, lock);
+    }
+    look_again(slot, lock, now_us);
+}
+
+/// Notes when the lock may be free for those who wait.
+pub(crate) fn look_again(slot: &Slot, lock: LockName, now_us: u64) {
+    let due_us = slot.lease().map_or(now_us, |lease| lease.due_us(now_us));
+    let due_us = if server().in_cluster.get() { due_us.min(now_us + CLUSTER_LOOK_US) } else { due_us };
+    server().look_at(lock, due_us);
+}
+
+/// Grants a free lock to the head of its queue, if there is one.
+fn serve(slot: &mut Slot, lock: LockName) {
+    let server = server();
+    let head = server.queues.borrow().head(lock).map(|(ticket, _)| ticket);
+    let Some(ticket) = head else { return };
+    let clocks = server.clocks();
+    let mut issuer = server.issuer();
+    let Some(terms) = server.queues.borrow().head(lock).map(|(_, waiter)| waiter.terms) else { return };
+    let Ok(lease) = lease::grant(terms, &mut issuer, server.now(clocks)) else {
+        return waiters::refuse_all(lock, "ERR all fences are issued");
+    };
+    let Some(waiter) = server.queues.borrow_mut().leave(ticket) else { return };
+    server.set_issuer(issuer);
+    slot.grant(&Hold { lease, owner: &waiter.owner }, clocks);
+    if lease.ephemeral {
+        server.ephemeral.borrow_mut().bind(lease.fence, waiter.client, lock);
+    }
+    server.stats.count_for(lock, Count::HandOvers);
+    server.stats.waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
+    waiter.granted(lease.fence);
+}
+
+/// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.
+pub(crate) fn pass_on(slot: &mut Slot, lock: LockName) {
+    if server().queues.borrow().waiting(lock) > 0 {
+        serve(slot, lock);
+        look_again(slot, lock, server().steady_us());
+    } else {
+        slot.remove();
+    }
+}

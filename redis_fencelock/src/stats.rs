@@ -1,0 +1,214 @@
+//! Counters: of the server, and of the busiest names in a table of fixed size.
+//!
+//! They decide nothing and are lost with the process.
+//! Invariant: counting allocates only when a name enters the table, and the table never grows by itself.
+
+use std::cell::{Cell, RefCell};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use fence::queue::LockName;
+
+/// How many names are counted unless configured.
+pub(crate) const DEFAULT_NAMES: u64 = 1_024;
+/// The most names that may be configured: some 100 MB.
+pub(crate) const NAMES_MAX: u64 = 1 << 20;
+/// Places that a name may take: enough that two busy names rarely meet.
+const WAYS: usize = 4;
+
+macro_rules! counts {
+    ($($(#[$meta:meta])* $name:ident => $text:literal, $field:literal, $by_name:expr;)*) => {
+        /// What is counted.
+        #[derive(Clone, Copy)]
+        pub(crate) enum Count { $($(#[$meta])* $name),* }
+
+        /// The counters in the order of `Count`: the name in STATS, the name in INFO, whether each name has one.
+        pub(crate) const COUNTS: &[(&str, &std::ffi::CStr, bool)] = &[$(($text, $field, $by_name)),*];
+    };
+}
+
+counts! {
+    /// Leases granted, by a call or by a hand-over.
+    Grants => "grants", c"grants", true;
+    /// Calls that got nothing at once.
+    Busy => "busy", c"busy", true;
+    /// Waits that ran out.
+    WaitTimeouts => "wait-timeouts", c"wait_timeouts", false;
+    /// Leases granted to a client that waited.
+    HandOvers => "hand-overs", c"hand_overs", false;
+    /// Grants undone because the client was gone.
+    Undone => "undone-grants", c"undone_grants", false;
+    /// Leases released by their holder.
+    Releases => "releases", c"releases", false;
+    /// Leases extended.
+    Extensions => "extensions", c"extensions", false;
+    /// Releases by somebody who does not hold the lock any more: a stale holder woke up.
+    LateReleases => "late-releases", c"late_releases", true;
+    /// Extensions by somebody who does not hold the lock any more: a stale holder woke up.
+    LateExtensions => "late-extensions", c"late_extensions", true;
+    /// Leases that ran out.
+    RanOut => "ran-out", c"ran_out", true;
+    /// Leases that ran out at their longest hold.
+    MaxholdEnds => "maxhold-ends", c"maxhold_ends", false;
+    /// Leases that the server evicted.
+    Evicted => "evicted-leases", c"evicted_leases", false;
+    /// Claims of a hash accepted.
+    Claims => "claims", c"claims", false;
+    /// Claims of a hash refused: the caller was stale.
+    ClaimsStale => "claims-stale", c"claims_stale", true;
+    /// Writes to a hash accepted.
+    Writes => "writes", c"writes", false;
+    /// Writes to a hash refused: the caller was stale.
+    WritesStale => "writes-stale", c"writes_stale", true;
+    /// Writes to a hash refused: the caller had not claimed it.
+    Unclaimed => "unclaimed", c"unclaimed", false;
+}
+
+const COUNT: usize = COUNTS.len();
+
+pub(crate) struct Stats {
+    counts: [Cell<u64>; COUNT],
+    names: RefCell<Names>,
+}
+
+/// What is known of one name.
+#[derive(Clone)]
+pub(crate) struct NameStats {
+    db: i32,
+    name: Box<[u8]>,
+    /// Falls when another name wants the place, rises with every use.
+    weight: u64,
+    pub counts: [u64; COUNT],
+    pub longest_hold_us: u64,
+    pub longest_wait_us: u64,
+}
+
+struct Names {
+    places: Vec<Option<NameStats>>,
+}
+
+impl Stats {
+    pub fn new() -> Stats {
+        let names = Names { places: vec![None; DEFAULT_NAMES as usize] };
+        Stats { counts: [const { Cell::new(0) }; COUNT], names: RefCell::new(names) }
+    }
+
+    pub fn get(&self, count: usize) -> u64 {
+        self.counts[count].get()
+    }
+
+    pub fn count(&self, count: Count) {
+        let cell = &self.counts[count as usize];
+        cell.set(cell.get() + 1);
+    }
+
+    /// Counts for the server and for the name.
+    pub fn count_for(&self, lock: LockName, count: Count) {
+        self.count(count);
+        if COUNTS[count as usize].2 {
+            self.with_name(lock, |stats| stats.counts[count as usize] += 1);
+        }
+    }
+
+    pub fn held(&self, lock: LockName, held_us: u64) {
+        self.with_name(lock, |stats| stats.longest_hold_us = stats.longest_hold_us.max(held_us));
+    }
+
+    pub fn waited(&self, lock: LockName, waited_us: u64) {
+        self.with_name(lock, |stats| stats.longest_wait_us = stats.longest_wait_us.max(waited_us));
+    }
+
+    /// What is known of a name, if it is in the table.
+    pub fn of_name(&self, lock: LockName) -> Option<NameStats> {
+        let names = self.names.borrow();
+        names.set_of(lock).and_then(|set| names.places[set].iter().flatten().find(|stats| stats.is_of(lock)).cloned())
+    }
+
+    pub fn names(&self) -> u64 {
+        self.names.borrow().places.len() as u64
+    }
+
+    /// Makes the table this large, and empty; 0 counts no names.
+    pub fn set_names(&self, names: u64) {
+        self.names.borrow_mut().places = vec![None; names.min(NAMES_MAX) as usize];
+    }
+
+    fn with_name(&self, lock: LockName, change: impl FnOnce(&mut NameStats)) {
+        if let Some(stats) = self.names.borrow_mut().place(lock) {
+            change(stats);
+        }
+    }
+}
+
+impl Names {
+    /// The places that a name may take.
+    fn set_of(&self, lock: LockName) -> Option<std::ops::Range<usize>> {
+        let sets = self.places.len().div_ceil(WAYS);
+        let mut hasher = DefaultHasher::new();
+        lock.hash(&mut hasher);
+        let first = (hasher.finish() as usize).checked_rem(sets)? * WAYS;
+        Some(first..(first + WAYS).min(self.places.len()))
+    }
+
+    /// The place of a name. A new name gets it once it has come as often as the rarest that is there, so that busy names
+    /// stay (Misra and Gries, "Finding repeated elements", 1982).
+    fn place(&mut self, lock: LockName) -> Option<&mut NameStats> {
+        let range = self.set_of(lock)?;
+        let set = &mut self.places[range];
+        let known = set.iter().position(|place| place.as_ref().is_some_and(|stats| stats.is_of(lock)));
+        if let Some(stats) = known.and_then(|at| set[at].as_mut()) {
+            stats.weight += 1;
+            return set[known?].as_mut();
+        }
+        let rarest = set.iter_mut().min_by_key(|place| place.as_ref().map_or(0, |stats| stats.weight))?;
+        match rarest {
+            Some(stats) if stats.weight > 1 => {
+                stats.weight -= 1;
+                None
+            }
+            _ => Some(rarest.insert(NameStats::of(lock))),
+        }
+    }
+}
+
+impl NameStats {
+    fn of(lock: LockName) -> NameStats {
+        let counts = [0; COUNT];
+        NameStats { db: lock.db, name: lock.name.into(), weight: 1, counts, longest_hold_us: 0, longest_wait_us: 0 }
+    }
+
+    fn is_of(&self, lock: LockName) -> bool {
+        self.db == lock.db && *self.name == *lock.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(name: &[u8]) -> LockName<'_> {
+        LockName { db: 0, name }
+    }
+
+    #[test]
+    fn a_busy_name_stays_however_many_rare_ones_pass() {
+        let stats = Stats::new();
+        stats.set_names(8);
+        for rare in 0..10_000u32 {
+            stats.count_for(lock(b"busy"), Count::Grants);
+            stats.count_for(lock(&rare.to_le_bytes()), Count::Grants);
+        }
+        let busy = stats.of_name(lock(b"busy")).expect("the busy name is in the table");
+        assert_eq!(busy.counts[Count::Grants as usize], 10_000);
+        assert_eq!(stats.get(Count::Grants as usize), 20_000);
+    }
+
+    #[test]
+    fn a_table_of_no_names_counts_the_server_alone() {
+        let stats = Stats::new();
+        stats.set_names(0);
+        stats.count_for(lock(b"k"), Count::Busy);
+        assert!(stats.of_name(lock(b"k")).is_none());
+        assert_eq!(stats.get(Count::Busy as usize), 1);
+    }
+}

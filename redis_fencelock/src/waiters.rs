@@ -1,0 +1,245 @@
+//! Clients that wait for a lock: how they are blocked, and the one reply that each gets.
+//!
+//! Not the queue, which is in `fence::queue`, and not the hand-over. The deadlines are our own, on the monotonic clock.
+//! Invariant: a waiter is resolved once, and a grant that cannot be delivered is undone.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::rc::Rc;
+
+use fence::Fence;
+use fence::lease::{Millis, Request, Terms};
+use fence::queue::{LockName, Ticket};
+use redis_module::raw;
+
+use crate::ffi::{Ctx, Name, api, callback};
+use crate::reaper;
+use crate::server::server;
+
+/// A blocked client.
+pub(crate) struct Waiter {
+    handle: *mut raw::RedisModuleBlockedClient,
+    pub db: i32,
+    pub name: Box<[u8]>,
+    pub owner: Box<[u8]>,
+    pub terms: Terms,
+    /// The connection.
+    pub client: u64,
+    pub since_us: u64,
+    ticket: Cell<Option<Ticket>>,
+    outcome: Cell<Outcome>,
+}
+
+/// What became of a waiter.
+#[derive(Clone, Copy, PartialEq)]
+enum Outcome {
+    Waiting,
+    Granted(Fence),
+    /// The wait ran out, or a repeated call took the place over.
+    Nothing,
+    Refused(&'static str),
+    /// The reply has been written, or nobody is there to read it.
+    Over,
+}
+
+/// Why a call does not wait.
+pub(crate) enum NotQueued {
+    /// The server does not let this client block: a transaction, a script.
+    MustNotBlock,
+    /// The queue is as long as it may be.
+    Full,
+}
+
+/// Blocks the client of the running command until `wait` is over or the lock is its own.
+///
+/// With `retry` the place of an earlier call of the same owner is taken over, and that call gets nothing.
+pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> Result<(), NotQueued> {
+    if must_not_block(ctx) {
+        return Err(NotQueued::MustNotBlock);
+    }
+    let server = server();
+    let lock = LockName { db: ctx.selected_db(), name: key.bytes() };
+    let queues = &server.queues;
+    let replaces = request.retry && queues.borrow().place_of(lock, request.owner).is_some();
+    if !replaces && queues.borrow().waiting(lock) as u64 >= server.max_waiters.get() {
+        return Err(NotQueued::Full);
+    }
+    let now_us = server.steady_us();
+    let deadline_us = now_us.saturating_add(wait.as_micros());
+    let waiter = Rc::new(Waiter {
+        handle: block(ctx),
+        db: lock.db,
+        name: lock.name.into(),
+        owner: request.owner.into(),
+        terms: request.terms,
+        client: ctx.client_id(),
+        since_us: now_us,
+        ticket: Cell::new(None),
+        outcome: Cell::new(Outcome::Waiting),
+    });
+    server.blocked.borrow_mut().insert(waiter.handle as usize, waiter.clone());
+    let joined = if replaces {
+        let taken = queues.borrow_mut().take_over(lock, request.owner, deadline_us, waiter.clone());
+        taken.ok().map(|(ticket, before)| {
+            before.resolve(Outcome::Nothing);
+            ticket
+        })
+    } else {
+        queues.borrow_mut().join(lock, request.owner, deadline_us, waiter.clone())
+    };
+    match joined {
+        Some(ticket) => waiter.ticket.set(Some(ticket)),
+        None => waiter.resolve(Outcome::Refused("ERR more clients wait than can be counted")),
+    }
+    reaper::arm(deadline_us);
+    Ok(())
+}
+
+/// Ends the wait of an earlier call of `owner`: the acquisition goes on without waiting.
+pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
+    let server = server();
+    let ticket = server.queues.borrow().place_of(lock, owner);
+    let waiter = ticket.and_then(|ticket| server.queues.borrow_mut().leave(ticket));
+    if let Some(waiter) = waiter {
+        waiter.resolve(Outcome::Nothing);
+    }
+}
+
+/// Ends the waits of everybody in the queue of `lock` with an error.
+pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
+    let server = server();
+    loop {
+        let head = server.queues.borrow().head(lock).map(|(ticket, _)| ticket);
+        let Some(ticket) = head else { return };
+        if let Some(waiter) = server.queues.borrow_mut().leave(ticket) {
+            waiter.resolve(Outcome::Refused(error));
+        }
+    }
+}
+
+/// Ends every wait with an error: this server may grant nothing any more.
+pub(crate) fn refuse_everybody(error: &'static str) {
+    let waiting: Vec<Rc<Waiter>> = server().blocked.borrow().values().cloned().collect();
+    for waiter in waiting {
+        if waiter.leave_queue() {
+            waiter.resolve(Outcome::Refused(error));
+        }
+    }
+}
+
+impl Waiter {
+    /// Tells the client that it has the lock.
+    pub fn granted(&self, fence: Fence) {
+        self.resolve(Outcome::Granted(fence));
+    }
+
+    /// Tells the client that its wait is over.
+    pub fn timed_out(&self) {
+        self.resolve(Outcome::Nothing);
+    }
+
+    fn resolve(&self, outcome: Outcome) {
+        if self.outcome.replace(outcome) != Outcome::Waiting {
+            self.outcome.set(Outcome::Over);
+            return;
+        }
+        self.ticket.set(None);
+        self.unblock();
+    }
+
+    fn unblock(&self) {
+        let handle = self.handle;
+        let waiter = server().blocked.borrow().get(&(handle as usize)).cloned();
+        let data = waiter.map_or(std::ptr::null(), Rc::into_raw);
+        // SAFETY: the handle is of a client blocked by `block` and not unblocked yet; the data is freed by `on_waiter_free`.
+        unsafe { api!(RedisModule_UnblockClient)(handle, data.cast_mut().cast()) };
+    }
+
+    fn leave_queue(&self) -> bool {
+        self.ticket.take().is_some_and(|ticket| server().queues.borrow_mut().leave(ticket).is_some())
+    }
+
+    fn reply(&self, ctx: Ctx) -> c_int {
+        match self.outcome.replace(Outcome::Over) {
+            Outcome::Granted(fence) => ctx.reply_integer(fence.get() as i64),
+            Outcome::Refused(error) => ctx.reply_error(error),
+            Outcome::Waiting | Outcome::Nothing | Outcome::Over => ctx.reply_null(),
+        }
+    }
+}
+
+fn must_not_block(ctx: Ctx) -> bool {
+    let flags =
+        raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING | raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
+    ctx.flags() & flags != 0
+}
+
+fn block(ctx: Ctx) -> *mut raw::RedisModuleBlockedClient {
+    // SAFETY: the context is that of a command whose client may block; no core timeout, but a callback for CLIENT UNBLOCK.
+    unsafe {
+        let block = api!(RedisModule_BlockClient);
+        let handle = block(ctx.0, Some(on_waiter_reply), Some(on_waiter_timeout), Some(on_waiter_free), 0);
+        api!(RedisModule_SetDisconnectCallback)(handle, Some(on_waiter_gone));
+        handle
+    }
+}
+
+fn find(handle: *mut raw::RedisModuleBlockedClient) -> Option<Rc<Waiter>> {
+    server().blocked.borrow().get(&(handle as usize)).cloned()
+}
+
+callback! {
+    fn on_waiter_reply(
+        ctx: *mut raw::RedisModuleCtx,
+        _argv: *mut *mut raw::RedisModuleString,
+        _argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    {
+        // SAFETY: the data is what `unblock` passed, alive until `on_waiter_free`.
+        let waiter = unsafe { api!(RedisModule_GetBlockedClientPrivateData)(ctx).cast::<Waiter>().as_ref() };
+        waiter.map_or_else(|| Ctx(ctx).reply_null(), |waiter| waiter.reply(Ctx(ctx)))
+    }
+}
+
+callback! {
+    /// CLIENT UNBLOCK: our own deadlines do not come here.
+    fn on_waiter_timeout(
+        ctx: *mut raw::RedisModuleCtx,
+        _argv: *mut *mut raw::RedisModuleString,
+        _argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    {
+        // SAFETY: the context is that of a blocked client.
+        let handle = unsafe { api!(RedisModule_GetBlockedClientHandle)(ctx) };
+        if let Some(waiter) = find(handle) {
+            waiter.leave_queue();
+            waiter.resolve(Outcome::Nothing);
+        }
+        Ctx(ctx).reply_null()
+    }
+}
+
+callback! {
+    /// The client is gone, or was told an error by the server. A grant on its way to it is undone.
+    fn on_waiter_gone(_ctx: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) -> (), else ();
+    {
+        let Some(waiter) = find(handle) else { return };
+        if let Outcome::Granted(fence) = waiter.outcome.replace(Outcome::Over) {
+            server().undeliverable.borrow_mut().push((waiter.clone(), fence));
+            reaper::arm_now();
+        } else if waiter.leave_queue() {
+            waiter.unblock();
+        }
+    }
+}
+
+callback! {
+    fn on_waiter_free(_ctx: *mut raw::RedisModuleCtx, data: *mut c_void) -> (), else ();
+    {
+        if !data.is_null() {
+            // SAFETY: the data is what `unblock` made of an Rc, and the server passes it here once.
+            let waiter = unsafe { Rc::from_raw(data.cast::<Waiter>().cast_const()) };
+            server().blocked.borrow_mut().remove(&(waiter.handle as usize));
+        }
+    }
+}
