@@ -96,13 +96,12 @@ def db(connect):
 
 
 @pytest.fixture
-def make_pg(request):
+def make_pg(pg):
     """A factory of own PostgreSQL servers of the major under test, with PostgresServer's keyword arguments."""
-    major = request.getfixturevalue("pg").major
     servers = []
 
     def make(**kwargs):
-        chosen = {} if places.chosen_pg_config() else {"major": major}
+        chosen = {} if places.chosen_pg_config() else {"major": pg.major}
         server = PostgresServer(**chosen, **kwargs)
         servers.append(server)
         return server.start()
