@@ -171,7 +171,7 @@ def test_a_lock_works_in_a_cluster(make_redis):
     server = make_redis(config=cluster())
     with redis.Redis(port=server.port, protocol=2) as client:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-        eventually(lambda: client.execute_command("CLUSTER", "INFO")["cluster_state"], "ok")
+        eventually(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
         for key in (b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\n"):
             fence = acquire(client, key, "A", 10_000)
             assert extend(client, key, "A", 20_000, fence) > 0

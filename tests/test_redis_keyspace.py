@@ -1,0 +1,384 @@
+"""What becomes of a lease when its key is deleted, renamed, moved, swapped, flushed, copied, evicted or given a TTL.
+
+A lease ends on time wherever its key went, and neither a key nor memory is left behind.
+"""
+
+import statistics
+import threading
+import time
+
+import pytest
+import redis
+
+from harness import eventually
+from locks import LATE_S, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
+from payloads import lock_payload
+
+# Where the lock `k` of database 0 is after each of these: (database, key) pairs.
+MOVES = {
+    "RENAME": (lambda r: r.rename("k", "z"), [(0, "z")]),
+    "RENAME and back": (lambda r: (r.rename("k", "z"), r.rename("z", "k")), [(0, "k")]),
+    "RENAME over a string": (lambda r: (r.set("z", "v"), r.rename("k", "z")), [(0, "z")]),
+    "RENAME over a lock": (lambda r: (acquire(r, "z", "Z", 60_000), r.rename("k", "z")), [(0, "z")]),
+    "RENAMENX": (lambda r: r.renamenx("k", "z"), [(0, "z")]),
+    "MOVE": (lambda r: r.move("k", 1), [(1, "k")]),
+    "MOVE and RENAME": (lambda r: (r.rename("k", "z"), r.move("z", 1)), [(1, "z")]),
+    "SWAPDB": (lambda r: r.swapdb(0, 1), [(1, "k")]),
+    "SWAPDB with itself": (lambda r: r.swapdb(0, 0), [(0, "k")]),
+    "SWAPDB twice": (lambda r: (r.swapdb(0, 1), r.swapdb(1, 2)), [(2, "k")]),
+    "SWAPDB and MOVE": (lambda r: (r.swapdb(0, 1), r.swapdb(0, 1), r.move("k", 2)), [(2, "k")]),
+    "DUMP and RESTORE": (lambda r: r.restore("z", 0, r.dump("k")), [(0, "k"), (0, "z")]),
+    "RESTORE over itself": (lambda r: r.restore("k", 0, r.dump("k"), replace=True), [(0, "k")]),
+    "RESTORE with a TTL": (lambda r: r.restore("k", 60_000, r.dump("k"), replace=True), [(0, "k")]),
+    "EXPIRE": (lambda r: r.expire("k", 60), [(0, "k")]),
+    "EXPIRE and PERSIST": (lambda r: (r.expire("k", 60), r.persist("k")), [(0, "k")]),
+    "PERSIST": (lambda r: r.persist("k"), [(0, "k")]),
+}
+
+ENDINGS = {
+    "DEL": lambda r: r.delete("k"),
+    "UNLINK": lambda r: r.unlink("k"),
+    "PEXPIRE in the past": lambda r: r.pexpire("k", -1),
+    "PEXPIRE": lambda r: (r.pexpire("k", 1), eventually(lambda: r.exists("k"), 0)),
+    "SET": lambda r: (r.set("k", "v"), r.delete("k")),
+    "RENAME of another key over it": lambda r: (r.set("z", "v"), r.rename("z", "k"), r.delete("k")),
+    "SORT ... STORE": lambda r: (r.rpush("list", "1"), r.sort("list", store="k"), r.delete("k", "list")),
+    "FLUSHDB": lambda r: r.flushdb(),
+    "FLUSHDB ASYNC": lambda r: r.flushdb(asynchronous=True),
+    "FLUSHALL": lambda r: r.flushall(),
+    "FLUSHALL ASYNC": lambda r: r.flushall(asynchronous=True),
+}
+
+RETURNS_OF_MEMORY = {
+    "RELEASE": lambda r, keys: pipelined(r, keys, lambda pipe, key: release(pipe, key, "A")),
+    "DEL": lambda r, keys: r.delete(*keys),
+    "UNLINK": lambda r, keys: r.unlink(*keys),
+    "SET": lambda r, keys: (r.mset(dict.fromkeys(keys, "v")), r.delete(*keys)),
+    "FLUSHDB": lambda r, keys: r.flushdb(),
+    "FLUSHALL ASYNC": lambda r, keys: r.flushall(asynchronous=True),
+    "running out": lambda r, keys: pipelined(r, keys, lambda pipe, key: extend(pipe, key, "A", 20)),
+    "RENAME and running out": lambda r, keys: (
+        pipelined(r, keys, lambda pipe, key: pipe.rename(key, f"{key}-renamed")),
+        pipelined(r, keys, lambda pipe, key: extend(pipe, f"{key}-renamed", "A", 20)),
+    ),
+    "SWAPDB and FLUSHALL": lambda r, keys: (r.swapdb(0, 1), r.flushall()),
+}
+
+
+@pytest.fixture
+def database(redis_server):
+    """A factory of clients of one database of the shared server."""
+    made = []
+
+    def make(number):
+        made.append(redis.Redis(port=redis_server.port, db=number, protocol=2))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def pipelined(client, keys, call):
+    """Run one command for each key in one go, and return the replies."""
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            call(pipe, key)
+        return pipe.execute()
+
+
+# --- the key goes elsewhere
+
+
+@pytest.mark.parametrize(("move", "places"), MOVES.values(), ids=MOVES)
+def test_a_lease_ends_on_time_wherever_its_key_went(r, database, move, places):
+    began = time.monotonic()
+    fence = acquire(r, "k", "A", 250)
+    granted = time.monotonic()
+    move(r)
+    for number, key in places:
+        lock = inspect(database(number), key)
+        assert (lock.hold, lock.ttl_ms <= 250) == ((b"A", fence), True)
+    if (0, "k") not in places:
+        assert inspect(r, "k") is None
+        assert acquire(r, "k", "B", 30) > fence
+    for number, key in places:
+        assert_ends_on_time(database(number), key, began, granted, 250)
+    for number in range(3):
+        eventually(database(number).dbsize, 0, within_s=LATE_S)
+
+
+@pytest.mark.parametrize(("move", "places"), MOVES.values(), ids=MOVES)
+def test_a_lease_can_be_extended_and_released_where_its_key_is(r, database, move, places):
+    fence = acquire(r, "k", "A", 60_000)
+    move(r)
+    for number, key in places:
+        client = database(number)
+        assert extend(client, key, "A", 120_000, fence) > 60_000
+        assert client.pttl(key) == -1
+        assert release(client, key, "A", fence) == 1
+    for number in range(3):
+        assert database(number).dbsize() == 0
+
+
+def test_many_renamed_locks_all_end_on_time(r):
+    keys = [f"k{number}" for number in range(3_000)]
+    pipelined(r, keys, lambda pipe, key: acquire(pipe, key, "A", 1_000))
+    granted = time.monotonic()
+    pipelined(r, keys, lambda pipe, key: pipe.rename(key, f"{key}-renamed"))
+    assert r.dbsize() == len(keys)
+    eventually(r.dbsize, 0)
+    assert time.monotonic() <= granted + 1 + LATE_S
+
+
+def test_a_renamed_lock_among_many_keys_is_free_on_time_and_found_later(r):
+    """The walk that finds it takes its time, so the entry outlives the lease. The lease does not."""
+    r.eval("for i = 1, 10000 do redis.call('SET', 'other' .. i, 'v') end", 0)
+    began = time.monotonic()
+    acquire(r, "k", "A", 200)
+    granted = time.monotonic()
+    r.rename("k", "z")
+    assert_ends_on_time(r, "z", began, granted, 200)
+    eventually(lambda: r.exists("z"), 0, within_s=20)
+    assert r.dbsize() == 10_000
+
+
+def test_copy_of_a_lock_is_refused(r):
+    fence = acquire(r, "k", "A", 60_000)
+    with pytest.raises(redis.ResponseError):
+        r.copy("k", "z")
+    assert r.keys() == [b"k"]
+    assert inspect(r, "k").hold == (b"A", fence)
+
+
+def test_a_lock_that_is_restored_later_has_the_deadline_it_had(r):
+    began = time.monotonic()
+    acquire(r, "k", "A", 500)
+    granted = time.monotonic()
+    dump = r.dump("k")
+    assert release(r, "k", "A") == 1
+    eventually(lambda: time.monotonic() > granted + 0.2)
+    r.restore("k", 0, dump)
+    assert inspect(r, "k").ttl_ms <= 300
+    assert inspect(r, "k").held_ms >= 200
+    assert_ends_on_time(r, "k", began, granted, 500)
+
+
+def test_a_lease_that_ended_since_the_dump_is_restored_as_free(r):
+    first = acquire(r, "k", "A", 50)
+    dump = r.dump("k")
+    wait_until_free(r, "k", 2)
+    r.restore("k", 0, dump, replace=True)
+    assert inspect(r, "k") is None
+    assert extend(r, "k", "A", 1_000, first) == 0
+    assert acquire(r, "k", "B", 1_000) > first
+
+
+# --- the key goes away
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_a_lock_whose_key_went_away_is_free_and_its_holder_has_lost_it(r, end):
+    first = acquire(r, "k", "A", 60_000)
+    end(r)
+    assert r.dbsize() == 0
+    assert (inspect(r, "k"), extend(r, "k", "A", 60_000, first), release(r, "k", "A", first)) == (None, 0, 0)
+    second = acquire(r, "k", "B", 60_000)
+    assert second > first
+    assert inspect(r, "k").hold == (b"B", second)
+
+
+@pytest.mark.parametrize("end", ENDINGS.values(), ids=ENDINGS)
+def test_the_deadline_of_a_lease_that_went_away_does_not_touch_its_successor(r, end):
+    acquire(r, "k", "A", 80)
+    deadline = time.monotonic() + 0.08
+    end(r)
+    second = acquire(r, "k", "B", 60_000)
+    eventually(lambda: time.monotonic() > deadline + 0.05)
+    assert inspect(r, "k").hold == (b"B", second)
+
+
+@pytest.mark.parametrize("give_back", RETURNS_OF_MEMORY.values(), ids=RETURNS_OF_MEMORY)
+def test_the_memory_of_leases_comes_back(make_redis, give_back):
+    count = 10_000
+    with redis.Redis(port=make_redis().port, protocol=2, socket_timeout=60) as client:
+
+        def used():
+            return client.info("memory")["used_memory"]
+
+        def take_and_give_back():
+            keys = [f"k{number}" for number in range(count)]
+            pipelined(client, keys, lambda pipe, key: acquire(pipe, key, "A", 600_000))
+            full = used()
+            give_back(client, keys)
+            eventually(client.dbsize, 0)
+            return full
+
+        take_and_give_back()
+        eventually(lambda: used_is_steady(used))
+        first = used()
+        full = max(take_and_give_back() for _ in range(3))
+        taken = full - first
+        assert taken > count * 100
+        # Three times the leases are gone: were any kept, it would be their whole size.
+        eventually(lambda: used() - first < taken / 4, within_s=10)
+
+
+def used_is_steady(used):
+    """Whether the memory in use stands still for a moment: what is freed on another thread is freed."""
+    before = used()
+    time.sleep(0.05)  # the moment
+    return abs(used() - before) < 50_000
+
+
+def test_memory_usage_of_a_lock_grows_with_its_owner(r):
+    acquire(r, "short", "A", 60_000)
+    acquire(r, "tall", "A" * 512, 60_000)
+    short, tall = r.memory_usage("short"), r.memory_usage("tall")
+    assert 50 < short < 250
+    assert 400 < tall - short < 700
+
+
+# --- TTLs of Redis
+
+
+def test_a_ttl_that_somebody_set_is_cleared_by_an_extension(r):
+    acquire(r, "k", "A", 60_000)
+    r.pexpire("k", 50_000)
+    assert extend(r, "k", "A", 60_000) > 0
+    assert r.pttl("k") == -1
+
+
+def test_a_ttl_that_somebody_set_is_cleared_by_a_grant_over_a_lease_that_ran_out(r):
+    """In one script, so that nothing removes the entry in between: it is free all the same."""
+    told = r.eval(
+        "redis.call('FENCELOCK.ACQUIRE', 'k', 'A', 1) redis.call('PEXPIRE', 'k', 60000) "
+        "local calls = 0 "
+        "while redis.call('FENCELOCK.INSPECT', 'k') do calls = calls + 1 end "
+        "local entry = redis.call('EXISTS', 'k') "
+        "return {entry, redis.call('FENCELOCK.ACQUIRE', 'k', 'B', 60000), redis.call('PTTL', 'k')}",
+        0,
+    )
+    entry, fence, pttl = told
+    assert (entry, pttl) == (1, -1)
+    assert inspect(r, "k").hold == (b"B", fence)
+
+
+def test_persist_does_not_make_a_lock_permanent(r):
+    began = time.monotonic()
+    acquire(r, "k", "A", 200)
+    granted = time.monotonic()
+    r.expire("k", 60)
+    r.persist("k")
+    assert_ends_on_time(r, "k", began, granted, 200)
+    eventually(r.dbsize, 0)
+
+
+# --- many at once
+
+
+def test_a_hundred_thousand_leases_end_in_one_second_and_nobody_waits(make_redis):
+    count = 100_000
+    with redis.Redis(port=make_redis().port, protocol=2, socket_timeout=60) as client:
+        client.eval(
+            "for i = 1, tonumber(ARGV[1]) do redis.call('FENCELOCK.ACQUIRE', 'k' .. i, 'A', 1500) end", 0, count
+        )
+        granted = time.monotonic()
+        assert client.dbsize() == count
+        sizes, waits = [count], []
+        while sizes[-1]:
+            began = time.monotonic()
+            sizes.append(client.dbsize())
+            waits.append(time.monotonic() - began)
+            assert began < granted + 10
+        assert time.monotonic() <= granted + 1.5 + LATE_S
+        # Clients are served between slices: they see the number go down, and none waits for all of it.
+        assert len({size for size in sizes if 0 < size < count}) >= 50
+        assert max(waits) < 0.1, f"{max(waits):.3f} s"
+        assert statistics.median(waits) < 0.01
+
+
+def test_a_server_that_evicts_locks_lives_and_issues_growing_fences(make_redis):
+    server = make_redis(config={"maxmemory": "6mb", "maxmemory-policy": "allkeys-random"})
+    with redis.Redis(port=server.port, protocol=2) as client:
+        pid, last = server.pid, 0
+        for number in range(400):
+            fences = pipelined(client, range(20), lambda pipe, key: acquire(pipe, f"{number}-{key}", "A", 200))
+            assert fences == sorted(set(fences))
+            assert fences[0] > last
+            last = fences[-1]
+            client.set(f"fill{number}", "v" * 20_000)
+        evicted = client.info("stats")["evicted_keys"]
+        assert evicted > 100
+        eventually(lambda: [key for key in client.keys() if not key.startswith(b"fill")], [])
+        assert (server.pid, client.ping()) == (pid, True)
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-random", "volatile-ttl"])
+def test_volatile_policies_do_not_evict_a_lock(make_redis, policy):
+    server = make_redis(config={"maxmemory": "6mb", "maxmemory-policy": policy})
+    with redis.Redis(port=server.port, protocol=2) as client:
+        keys = [f"k{number}" for number in range(200)]
+        fences = pipelined(client, keys, lambda pipe, key: acquire(pipe, key, "A", 600_000))
+        for number in range(500):
+            client.set(f"fill{number}", "v" * 20_000, ex=600)
+        assert client.info("stats")["evicted_keys"] > 100
+        assert [lock.hold for lock in (inspect(client, key) for key in keys)] == [(b"A", fence) for fence in fences]
+
+
+def test_a_full_server_refuses_grants_and_lets_holders_extend_and_release(make_redis):
+    server = make_redis(("fence-clock", "no"), {"maxmemory-policy": "noeviction"})
+    with redis.Redis(port=server.port, protocol=2) as client:
+        acquire(client, "k", "A", 10_000)
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            acquire(client, "free", "A", 10_000)
+        assert extend(client, "k", "A", 60_000) > 10_000
+        assert inspect(client, "k").hold == (b"A", 1)
+        assert release(client, "k", "A") == 1
+        client.config_set("maxmemory", "0")
+        assert acquire(client, "free", "A", 10_000) == 2
+
+
+def test_keys_that_come_and_go_under_load_leave_nothing_behind(r, redis_server, database):
+    """Locks are taken, renamed, moved, swapped, flushed and run out, all at once."""
+    stop = threading.Event()
+    failures = []
+
+    def run(step):
+        with redis.Redis(port=redis_server.port, protocol=2, db=step % 2) as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                key = f"k{number % 50}"
+                try:
+                    acquire(client, key, "A", 1 + number % 40)
+                    match (number + step) % 7:
+                        case 0:
+                            client.rename(key, f"k{(number * 7) % 50}")
+                        case 1:
+                            client.move(key, 1 - step % 2)
+                        case 2:
+                            client.unlink(key)
+                        case 3:
+                            extend(client, key, "A", 20)
+                        case 4 if number % 50 == 0:
+                            client.swapdb(0, 1)
+                        case 5 if number % 70 == 0:
+                            client.flushdb(asynchronous=True)
+                        case 6:
+                            client.restore(f"k{number % 50}", 0, lock_payload(fence=1, left_us=20_000), replace=True)
+                except redis.ResponseError as error:
+                    if "no such key" not in str(error):
+                        failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(step,)) for step in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)  # the load
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for number in (0, 1):
+        eventually(database(number).dbsize, 0)

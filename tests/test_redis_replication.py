@@ -1,0 +1,393 @@
+"""Replicas: what they know of a lease, what they refuse, and what becomes of it when one is promoted.
+
+A primary sends effects, never its commands, and the time that is left, so that a failover depends on no wall clock.
+"""
+
+import os
+import signal
+import time
+
+import pytest
+import redis
+
+from harness import eventually
+from locks import LATE_S, NO_RETRY, acquire, assert_ends_on_time, extend, inspect, release
+
+# What a slow machine may need to send one command on.
+LAG_MS = 300
+DEBUG = {"enable-debug-command": "yes"}
+# After a diskless one the primary holds its stream back until the first word of the replica, for up to a second.
+FAST_SYNC = {"repl-diskless-sync": "no", "repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
+
+
+@pytest.fixture
+def node(make_redis):
+    """A factory of (server, client); `of` is the server whose replica it becomes, which is waited for."""
+    clients = []
+
+    def make(of=None, arguments=(), **config):
+        settings = {**DEBUG, **FAST_SYNC, **{name.replace("_", "-"): value for name, value in config.items()}}
+        server = make_redis(arguments, settings)
+        client = redis.Redis(port=server.port, protocol=2, **NO_RETRY)
+        clients.append(client)
+        if of is not None:
+            follow(client, of)
+        return server, client
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def follow(replica, server):
+    """Make a server the replica of another, and wait until that one sends it every write at once."""
+    replica.replicaof("127.0.0.1", server.port)
+    wait_for_link(replica)
+    port = replica.info("server")["tcp_port"]
+    with redis.Redis(port=server.port, protocol=2) as primary:
+
+        def states():
+            told = primary.info("replication")
+            return [told[f"slave{n}"]["state"] for n in range(told["connected_slaves"]) if told[f"slave{n}"]["port"] == port]
+
+        # The link is up before the primary knows it.
+        eventually(states, ["online"], within_s=20)
+
+
+def wait_for_link(replica):
+    eventually(lambda: replica.info("replication").get("master_link_status"), "up", within_s=20)
+
+
+def wait_until_equal(primary, *replicas):
+    """Wait until the replicas have all that the primary has sent."""
+    for replica in replicas:
+        eventually(
+            lambda replica=replica: replica.info("replication")["slave_repl_offset"]
+            >= primary.info("replication")["master_repl_offset"],
+            within_s=10,
+        )
+
+
+def digest(client):
+    """The digest of the whole data set: equal on equal data."""
+    return client.execute_command("DEBUG", "DIGEST")
+
+
+def assert_same_lease(one, other, key):
+    mine, theirs = inspect(one, key), inspect(other, key)
+    assert theirs.hold == mine.hold
+    assert abs(theirs.ttl_ms - mine.ttl_ms) <= LAG_MS
+    assert abs(theirs.held_ms - mine.held_ms) <= LAG_MS
+
+
+def promote(client):
+    client.replicaof("NO", "ONE")
+
+
+# --- what a replica knows
+
+
+def test_a_replica_has_owner_fence_and_remaining_time(node):
+    server, primary = node()
+    _, replica = node(of=server)
+    acquire(primary, "k", "A", 60_000)
+    acquire(primary, b"a\0b", b"\xff" * 512, 60_000)
+    acquire(primary, "extended", "A", 60_000)
+    extend(primary, "extended", "A", 600_000)
+    acquire(primary, "released", "A", 60_000)
+    release(primary, "released", "A")
+    wait_until_equal(primary, replica)
+    for key in ("k", b"a\0b", "extended"):
+        assert_same_lease(primary, replica, key)
+    assert inspect(replica, "extended").ttl_ms > 500_000
+    assert (replica.exists("released"), replica.dbsize()) == (0, 3)
+
+
+def test_a_replica_that_comes_later_has_the_leases_too(node):
+    server, primary = node()
+    acquire(primary, "k", "A", 60_000)
+    eventually(lambda: inspect(primary, "k").held_ms >= 150)
+    _, replica = node(of=server)
+    wait_until_equal(primary, replica)
+    assert_same_lease(primary, replica, "k")
+
+
+def test_a_replica_of_a_replica_has_it_all_and_may_be_promoted(node):
+    server, primary = node(arguments=("fence-clock", "no"))
+    middle_server, middle = node(of=server, arguments=("fence-clock", "no"))
+    _, last = node(of=middle_server, arguments=("fence-clock", "no"))
+    assert acquire(primary, "k", "A", 60_000) == 1
+    assert acquire(primary, "k2", "A", 60_000) == 2
+    release(primary, "k2", "A")
+    wait_until_equal(primary, middle, last)
+    for replica in (middle, last):
+        assert_same_lease(primary, replica, "k")
+        assert replica.exists("k2") == 0
+    assert digest(primary) == digest(middle) == digest(last)
+    promote(last)
+    assert acquire(last, "k", "B", 1_000) is None
+    assert acquire(last, "k2", "B", 1_000) == 3
+
+
+@pytest.mark.parametrize("how", ["time", "release", "DEL", "FLUSHALL"])
+def test_the_end_of_a_lease_reaches_the_replica(node, how):
+    server, primary = node()
+    _, replica = node(of=server)
+    acquire(primary, "k", "A", 100 if how == "time" else 60_000)
+    wait_until_equal(primary, replica)
+    assert replica.exists("k") == 1
+    match how:
+        case "time":
+            pass
+        case "release":
+            release(primary, "k", "A")
+        case "DEL":
+            primary.delete("k")
+        case _:
+            primary.flushall()
+    eventually(lambda: (inspect(replica, "k"), replica.exists("k")), (None, 0))
+
+
+def test_a_replica_deletes_nothing_and_still_knows_that_a_lease_has_ended(node):
+    server, primary = node()
+    _, replica = node(of=server)
+    acquire(primary, "k", "A", 300)
+    wait_until_equal(primary, replica)
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: inspect(replica, "k"), None)
+        time.sleep(0.1)  # time in which a replica that deletes would have done so
+        assert replica.exists("k") == 1
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    eventually(lambda: replica.exists("k"), 0)
+
+
+def test_the_stream_holds_effects_and_no_command_of_a_user(node):
+    server, primary = node()
+    _, replica = node(of=server)
+    acquire(primary, "k", "A", 60_000)
+    acquire(primary, "k", "B", 60_000)
+    extend(primary, "k", "A", 60_000)
+    extend(primary, "k", "B", 60_000)
+    release(primary, "k", "B")
+    release(primary, "k", "A")
+    primary.eval("redis.call('FENCELOCK.ACQUIRE', 'k', 'A', 60000)", 0)
+    wait_until_equal(primary, replica)
+    calls = {name: stats["calls"] for name, stats in replica.info("commandstats").items() if "fencelock" in name.lower()}
+    # Two grants and one extension; what was refused was not sent.
+    assert {name.lower(): count for name, count in calls.items()} == {"cmdstat_fencelock._apply": 3}
+    assert replica.info("commandstats")["cmdstat_del"]["calls"] == 1
+
+
+def test_a_replica_is_equal_after_much_of_everything(node):
+    server, primary = node()
+    _, replica = node(of=server)
+    with primary.pipeline(transaction=False) as pipe:
+        for number in range(3_000):
+            acquire(pipe, f"k{number % 97}", f"owner {number}", 30_000 if number % 3 else 20)
+            extend(pipe, f"k{number % 89}", f"owner {number - 8}", 40_000)
+            release(pipe, f"k{number % 83}", f"owner {number - 14}")
+            if number % 50 == 0:
+                pipe.rename(f"k{number % 97}", f"renamed{number}")
+        pipe.execute(raise_on_error=False)
+    # The short ones come to their end first, so that nothing changes while the two are compared.
+    eventually(lambda: all((lock := inspect(primary, key)) and lock.ttl_ms > 1_000 for key in primary.keys()))
+    eventually(lambda: digest(primary) == digest(replica), within_s=10)
+    keys = primary.keys()
+    assert len(keys) > 20
+    assert sorted(replica.keys()) == sorted(keys)
+    for key in keys:
+        assert_same_lease(primary, replica, key)
+
+
+# --- what a replica refuses
+
+
+@pytest.mark.parametrize("read_only", ["yes", "no"])
+def test_a_replica_grants_nothing_even_if_it_is_writable(node, read_only):
+    server, primary = node()
+    _, replica = node(of=server, replica_read_only=read_only)
+    fence = acquire(primary, "k", "A", 60_000)
+    wait_until_equal(primary, replica)
+    for refused in (
+        lambda: acquire(replica, "free", "B", 1_000),
+        lambda: extend(replica, "k", "A", 1_000),
+        lambda: release(replica, "k", "A"),
+    ):
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            refused()
+    if read_only == "no":
+        with pytest.raises(redis.exceptions.ReadOnlyError):
+            replica.eval("return redis.call('FENCELOCK.ACQUIRE', 'free', 'B', 1000)", 0)
+    assert replica.keys() == [b"k"]
+    assert inspect(replica, "k").hold == (b"A", fence)
+    assert inspect(replica, "k").ttl_ms > 50_000
+
+
+@pytest.mark.parametrize("words", [("_APPLY", "k", "x"), ("_FLOOR", "9000000000000000")], ids=["_APPLY", "_FLOOR"])
+def test_users_cannot_run_the_internal_commands_on_a_writable_replica(node, words):
+    server, _ = node()
+    _, replica = node(of=server, replica_read_only="no")
+    with pytest.raises(redis.ResponseError, match="internal|unknown command"):
+        replica.execute_command(f"FENCELOCK.{words[0]}", *words[1:])
+
+
+# --- promotion
+
+
+@pytest.mark.parametrize("clock", ["yes", "no"])
+def test_a_promoted_replica_keeps_leases_ends_them_on_time_and_issues_larger_fences(node, clock):
+    arguments = ("fence-clock", clock)
+    server, primary = node(arguments=arguments)
+    _, replica = node(of=server, arguments=arguments)
+    long = acquire(primary, "long", "A", 60_000)
+    began = time.monotonic()
+    short = acquire(primary, "short", "A", 700)
+    granted = time.monotonic()
+    last = acquire(primary, "released", "A", 60_000)
+    release(primary, "released", "A")
+    wait_until_equal(primary, replica)
+    server.kill()
+    promote(replica)
+    assert [inspect(replica, "long").hold, inspect(replica, "short").hold] == [(b"A", long), (b"A", short)]
+    assert acquire(replica, "short", "B", 1_000) is None
+    assert acquire(replica, "released", "B", 60_000) > last
+    # The replica counts what is left from the moment at which it was told.
+    assert_ends_on_time(replica, "short", began, granted + LAG_MS / 1000, 700)
+    eventually(lambda: replica.exists("short"), 0)
+    assert extend(replica, "long", "A", 90_000, long) > 60_000
+    assert release(replica, "long", "A", long) == 1
+
+
+def test_a_promoted_replica_removes_what_ended_before(node):
+    server, primary = node()
+    _, replica = node(of=server)
+    acquire(primary, "k", "A", 200)
+    wait_until_equal(primary, replica)
+    server.kill()
+    eventually(lambda: inspect(replica, "k"), None)
+    assert replica.exists("k") == 1
+    promote(replica)
+    eventually(replica.dbsize, 0)
+
+
+def test_the_last_fence_is_known_to_a_replica_that_saw_no_lock(node):
+    """It came with the snapshot, not with a lease."""
+    server, primary = node(arguments=("fence-clock", "no"))
+    for expected in range(1, 58):
+        assert acquire(primary, "k", "A", 60_000) == expected
+        release(primary, "k", "A")
+    _, replica = node(of=server, arguments=("fence-clock", "no"))
+    server.kill()
+    promote(replica)
+    assert acquire(replica, "k", "A", 60_000) == 58
+
+
+def test_a_failover_on_command_keeps_leases_and_loses_no_server(node):
+    server, primary = node()
+    replica_server, replica = node(of=server)
+    acquire(primary, "long", "A", 60_000)
+    for number in range(300):
+        acquire(primary, f"short{number}", "A", 1 + number)
+    primary.execute_command("FAILOVER", "TO", "127.0.0.1", str(replica_server.port))
+    eventually(lambda: replica.info("replication")["role"], "master", within_s=10)
+    wait_for_link(primary)
+    eventually(lambda: (replica.dbsize(), primary.dbsize()), (1, 1), within_s=10)
+    assert_same_lease(replica, primary, "long")
+    assert acquire(replica, "k", "B", 60_000) > inspect(replica, "long").fence
+    assert [server.pid, replica_server.pid].count(None) == 0
+
+
+def test_a_demoted_primary_follows_and_forgets_its_own_leases(node):
+    server, primary = node()
+    _, other = node()
+    acquire(other, "mine", "A", 150)
+    acquire(other, "mine too", "A", 60_000)
+    acquire(primary, "k", "A", 60_000)
+    follow(other, server)
+    wait_until_equal(primary, other)
+    assert other.keys() == [b"k"]
+    promote(other)
+    assert acquire(other, "mine", "B", 60_000)
+    time.sleep(0.2)  # the deadline of the forgotten lease passes
+    assert sorted(other.keys()) == [b"k", b"mine"]
+
+
+# --- while writes are held back
+
+
+def test_leases_that_end_in_a_pause_are_removed_after_it_and_not_before(node):
+    """A write of the module in a pause would end a primary that has replicas."""
+    server, primary = node()
+    _, replica = node(of=server)
+    for number in range(100):
+        acquire(primary, f"k{number}", "A", 50 + number)
+    acquire(primary, "long", "A", 60_000)
+    wait_until_equal(primary, replica)
+    pid = server.pid
+    primary.execute_command("CLIENT", "PAUSE", 600, "WRITE")
+    began = time.monotonic()
+    eventually(lambda: [inspect(primary, f"k{number}") for number in (0, 99)], [None, None])
+    assert time.monotonic() < began + 0.5
+    size = primary.dbsize()
+    time.sleep(0.1)  # time in which the timer fires again and again
+    assert primary.dbsize() == size > 1
+    eventually(lambda: (primary.dbsize(), replica.dbsize()), (1, 1))
+    assert time.monotonic() >= began + 0.5
+    assert server.pid == pid
+
+
+# --- full synchronisation by every way
+
+
+@pytest.mark.parametrize("sync", ["yes", "no"], ids=["diskless", "by file"])
+@pytest.mark.parametrize("load", ["disabled", "on-empty-db", "swapdb"])
+def test_a_full_synchronisation_brings_all_leases(node, sync, load):
+    server, primary = node(repl_diskless_sync=sync)
+    for number in range(200):
+        acquire(primary, f"k{number}", f"owner {number}", 60_000)
+    _, replica = node(repl_diskless_load=load)
+    if load != "on-empty-db":
+        acquire(replica, "stray", "A", 60_000)
+        acquire(replica, "k1", "stray", 60_000)
+    follow(replica, server)
+    wait_until_equal(primary, replica)
+    assert digest(primary) == digest(replica)
+    for number in (0, 1, 199):
+        assert_same_lease(primary, replica, f"k{number}")
+    promote(replica)
+    assert acquire(replica, "stray", "B", 1_000)
+    assert extend(replica, "k1", "owner 1", 20) > 0
+    eventually(lambda: replica.exists("k1"), 0)
+
+
+def test_a_swapdb_load_while_serving_drops_the_old_leases_and_their_deadlines(node):
+    """The replica answers from the old data until the new is there; then only the new has deadlines."""
+    server, primary = node(repl_backlog_size="16384")
+    replica_server, replica = node(of=server, repl_diskless_load="swapdb")
+    for number in range(2_000):
+        acquire(primary, f"old{number}", "A", 60_000)
+    acquire(primary, "both", "A", 600)
+    wait_until_equal(primary, replica)
+    os.kill(replica_server.pid, signal.SIGSTOP)
+    try:
+        primary.client_kill_filter(_type="replica")
+        primary.flushall()
+        acquire(primary, "both", "B", 60_000)
+        for number in range(2_000):
+            acquire(primary, f"new{number}", "A", 60_000)
+        primary.set("more than the backlog", "v" * 100_000)
+    finally:
+        os.kill(replica_server.pid, signal.SIGCONT)
+    eventually(lambda: replica.exists("new1999"), 1, within_s=20)
+    wait_for_link(replica)
+    wait_until_equal(primary, replica)
+    assert replica_server.log().count("Full resync from master") == 2
+    assert digest(primary) == digest(replica)
+    promote(replica)
+    time.sleep(0.7)  # the deadline of the old lease of `both` passes
+    assert inspect(replica, "both").owner == b"B"
+    assert extend(replica, "new7", "A", 20) > 0
+    eventually(lambda: replica.exists("new7"), 0)
+    assert replica.dbsize() == 2_001
