@@ -19,8 +19,10 @@ use crate::store::Slot;
 use crate::value::Value;
 use crate::{config, handover};
 
-/// Entries handled in one slice: about a millisecond of deletions.
-const SLICE: usize = 500;
+/// How long one slice of work may take.
+const SLICE_US: u64 = 1_000;
+/// Entries handled between two looks at the clock.
+const BATCH: usize = 64;
 /// Entries looked at in one slice of a sweep, which only reads memory.
 const SWEEP_SLICE: usize = 5_000;
 /// How long to wait while writes may not be replicated, as in a fail-over.
@@ -154,13 +156,12 @@ fn may_replicate() -> bool {
 /// Tells waiters that their time is over.
 fn end_waits() {
     let server = server();
-    let mut budget = SLICE;
-    loop {
-        let expired = server.queues.borrow_mut().pop_expired(server.steady_us(), &mut budget);
-        let Some(waiter) = expired else { break };
+    for_a_slice(|budget| {
+        let Some(waiter) = server.queues.borrow_mut().pop_expired(server.steady_us(), budget) else { return false };
         server.stats.count(Count::WaitTimeouts);
         waiter.timed_out();
-    }
+        true
+    });
     arm_next(server.queues.borrow().next_us());
 }
 
@@ -172,23 +173,33 @@ fn write(ctx: Ctx) {
     }
     undo_grants(ctx);
     end_ephemeral(ctx);
-    let mut budget = SLICE;
-    loop {
-        let due = server.queues.borrow_mut().pop_look(server.steady_us(), &mut budget);
-        let Some((db, name)) = due else { break };
+    for_a_slice(|budget| {
+        let Some((db, name)) = server.queues.borrow_mut().pop_look(server.steady_us(), budget) else { return false };
         handover::look(ctx, LockName { db, name: &name });
-    }
-    let mut budget = SLICE;
-    loop {
-        let popped = server.index.borrow_mut().pop(server.steady_us(), &mut budget);
-        let Some(value) = popped else { break };
+        true
+    });
+    for_a_slice(|budget| {
+        let Some(value) = server.index.borrow_mut().pop(server.steady_us(), budget) else { return false };
         match retire(ctx, value) {
             Retired::Done => value.leave_index(),
             Retired::Later(due_us) => server.index.borrow_mut().insert_at(due_us, value),
         }
-    }
+        true
+    });
     arm_next(server.queues.borrow().next_us());
     arm_next(server.index.borrow().next_us());
+}
+
+/// Repeats `step` until it finds nothing to do or the slice is over. A step also ends when its budget is used up.
+fn for_a_slice(mut step: impl FnMut(&mut usize) -> bool) {
+    let end_us = server().steady_us() + SLICE_US;
+    loop {
+        let mut budget = BATCH;
+        while step(&mut budget) {}
+        if budget > 0 || server().steady_us() >= end_us {
+            return;
+        }
+    }
 }
 
 fn arm_next(due_us: Option<u64>) {
