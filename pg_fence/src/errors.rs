@@ -103,8 +103,8 @@ pub enum PatchProblem {
     Empty,
     /// A JSON object inside it has a member that the composite type lacks.
     NoField { type_name: CString, field: Vec<u8> },
-    /// A composite value is written as a JSON value that cannot be one.
-    NotAComposite { type_name: CString, kind: &'static str },
+    /// A value is written as a kind of JSON value that its type has no form for.
+    Form { type_name: CString, kind: &'static str },
 }
 
 /// Why a column cannot be patched.
@@ -329,9 +329,10 @@ impl PatchProblem {
                 Report::new("42703", text!["type ", type_name, " has no field \"", field, "\""])
                     .hint(text!["Names match exactly, in upper and lower case."])
             }
-            PatchProblem::NotAComposite { type_name, kind } => {
-                Report::new("22023", text!["a value of type ", type_name, " is written as ", kind])
-                    .hint(text!["Write it as a JSON object of its fields, or as a string of the type's own text form."])
+            PatchProblem::Form { type_name, kind } => {
+                Report::new("22023", text!["a value of type ", type_name, " is written as ", kind]).hint(text![
+                    "Write it as a string of the type's own text form, or a composite as an object of its fields."
+                ])
             }
         }
     }

@@ -8,11 +8,15 @@ use crate::json::{Json, Kind};
 use crate::server;
 use pgrx::pg_sys::{self, Oid};
 
+/// `pg_type.typcategory` of ranges.
+const RANGES: u8 = b'R';
+
 /// The text form of a JSON value for a type that is no domain; `None` is null.
 ///
 /// An array makes an array, with an inner array per dimension; an object makes a composite, with null for fields that
 /// it does not name. Types json and jsonb take any value, so an array of them has one dimension. Strings are taken as
-/// the type's own text form. Errors: an object with a member that the composite lacks, an array in place of one.
+/// the type's own text form. Errors: an object with a member that the composite lacks; an array for
+/// a composite or a range.
 pub fn literal(json: &Json, type_oid: Oid) -> Result<Option<Vec<u8>>, Refused> {
     if is_json(type_oid) {
         return Ok(match json.kind() {
@@ -43,14 +47,17 @@ fn nested(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
     {
         return array(json, server::base_type(element_type), server::array_delimiter(element_type));
     }
-    if server::relation_of_type(type_oid).is_some() {
-        if is_array {
+    let is_composite = server::relation_of_type(type_oid).is_some();
+    // `[1, 5]` is a range by chance: with both ends in it, which nobody said.
+    let is_range = server::type_category(type_oid) == RANGES;
+    match is_composite {
+        true if !is_array => composite(json, type_oid),
+        false if !is_range => Ok(json.text()),
+        _ => {
             let type_name = server::type_name(type_oid);
-            return Err(Refused::Patch(PatchProblem::NotAComposite { type_name, kind: json.words() }));
+            Err(Refused::Patch(PatchProblem::Form { type_name, kind: json.words() }))
         }
-        return composite(json, type_oid);
     }
-    Ok(json.text())
 }
 
 /// `{"1","2",NULL}`, or `{{"1"},{"2"}}` for arrays in an array.

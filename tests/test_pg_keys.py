@@ -1,0 +1,249 @@
+"""Keys: of every common type, alone or several, in every way that clients write them; never another row's."""
+
+import datetime
+import decimal
+import uuid
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+# Type of the key column, a key as SQL text, and one that is near but names no row.
+TYPES = {
+    "smallint": ("smallint", "7", "8"),
+    "int": ("int", "7", "8"),
+    "bigint": ("bigint", "9007199254740993", "9007199254740992"),
+    "numeric": ("numeric(6,2)", "0.05", "0.051"),
+    "real": ("real", "1.5", "1.25"),
+    "boolean": ("boolean", "true", "false"),
+    "text": ("text", "a'b\\c\"{x}", "A'b\\c\"{x}"),
+    "empty text": ("text", "", " "),
+    "varchar": ("varchar(3)", "abc", "abcd"),
+    "char": ("char(4)", "ab", "abc"),
+    "name": ("name", "a name", "a nam"),
+    "citext": ("citext", "ABC", "ABD"),
+    "uuid": ("uuid", "2f1c7d0e-6a3e-4c7e-9a52-0a6a3f5f2b11", "2f1c7d0e-6a3e-4c7e-9a52-0a6a3f5f2b12"),
+    "date": ("date", "2026-02-28", "2026-03-01"),
+    "timestamp": ("timestamp(0)", "2026-03-29 02:30:00", "2026-03-29 02:30:00.4"),
+    "timestamptz": ("timestamptz", "2026-03-29 02:30:00.123456+00", "2026-03-29 02:30:00.123457+00"),
+    "time": ("time", "23:59:59.999999", "23:59:59.999998"),
+    "interval": ("interval", "1 mon", "31 days"),
+    "bytea": ("bytea", "\\x00ff5c22", "\\x00ff5c23"),
+    "inet": ("inet", "10.0.0.1/24", "10.0.0.1"),
+    "cidr": ("cidr", "10.0.0.0/24", "10.0.0.0/25"),
+    "bit": ("bit(4)", "0101", "0111"),
+    "varbit": ("varbit", "01", "010"),
+    "enum": ("mood", "ok", "bad"),
+    "range": ("int4range", "[1,5)", "[1,6)"),
+    "multirange": ("int4multirange", "{[1,5)}", "{[1,6)}"),
+    "array": ("text[]", "{a,\"b,c\",NULL}", "{a,\"b,c\"}"),
+    "domain": ("positive", "7", "-7"),
+    "domain of citext": ("nick", "Bob", "Rob"),
+    "jsonb": ("jsonb", '{"id": [1, 2]}', '{"id": [2, 1]}'),
+    "composite": ("pair", "(1,x)", "(1,y)"),
+    "money": ("money", "1.50", "1.51"),
+    "macaddr": ("macaddr", "08:00:2b:01:02:03", "08:00:2b:01:02:04"),
+    "oid": ("oid", "16384", "16385"),
+}
+
+
+@pytest.fixture
+def typed(db):
+    """A connection to a database with the user's own types."""
+    db.execute("CREATE EXTENSION citext")
+    db.execute("CREATE TYPE mood AS ENUM ('bad', 'ok'); CREATE TYPE pair AS (a int, b text)")
+    db.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN nick AS citext")
+    return db
+
+
+def refusal(db, sql, parameters=None):
+    with pytest.raises(psycopg.Error) as raised:
+        db.execute(sql, parameters)
+    return raised.value
+
+
+def test_a_key_of_every_type_finds_its_row_and_no_other(typed):
+    for name, (type_name, key, near) in TYPES.items():
+        typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {type_name} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, v int)")
+        typed.execute("INSERT INTO t VALUES (%s)", (key,))
+        claims = {
+            "untyped": ("SELECT fence FROM fenced_claim(NULL::t, %s, 1)", (key,)),
+            "text": ("SELECT fence FROM fenced_claim(NULL::t, %s::text, 2)", (key,)),
+            "typed": (f"SELECT fence FROM fenced_claim(NULL::t, %s::{type_name}, 3)", (key,)),
+            "the row's own": ("SELECT fence FROM fenced_claim(NULL::t, (SELECT id FROM t), 4)", None),
+            "object": ("SELECT fence FROM fenced_claim(NULL::t, jsonb_build_object('id', %s::text), 5)", (key,)),
+            "the row's own in an object": ("SELECT fence FROM fenced_claim(NULL::t, (SELECT jsonb_build_object('id', id) FROM t), 6)", None),
+        }
+        if type_name == "jsonb":  # there an object is the value itself
+            claims = dict(list(claims.items())[:4])
+        found = {way: typed.execute(sql, parameters).fetchall() for way, (sql, parameters) in claims.items()}
+        assert (name, found) == (name, {way: [(fence,)] for fence, way in enumerate(claims, 1)})
+        for call in ("SELECT * FROM fenced_claim(NULL::t, %s, 99)", "SELECT * FROM fenced_claim(NULL::t, %s::text, 99)"):
+            assert (name, refusal(typed, call, (near,)).sqlstate) == (name, "P0002")
+        assert typed.execute("SELECT fenced_update('t', %s, %s, '{\"v\": 1}')", (key, len(claims))).fetchone() == (True,)
+
+
+def test_a_key_is_not_cut_or_rounded_to_fit_its_column(typed):
+    typed.execute("CREATE TABLE n (id numeric(4,1) PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO n VALUES (0.1)")
+    typed.execute("CREATE TABLE c (id varchar(2) PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO c VALUES ('ab')")
+    typed.execute("CREATE TABLE d (id date PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO d VALUES ('2026-01-01')")
+    for table, keys in {
+        "n": ("'0.05'", "0.05", "0.05::numeric", "'{\"id\": 0.05}'::jsonb", "0.05::float8"),
+        "c": ("'abc'", "'abc'::text", "'{\"id\": \"abc\"}'::jsonb", "'abc'::char(3)"),
+        "d": ("'2026-01-01 10:00'::timestamp",),
+    }.items():
+        for key in keys:
+            assert (key, refusal(typed, f"SELECT * FROM fenced_claim(NULL::{table}, {key}, 5)").sqlstate) == (key, "P0002")
+
+
+def test_numbers_of_another_type_are_the_same_key(typed):
+    for column in ("smallint", "int", "bigint", "numeric", "float8"):
+        typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (7)")
+        for key in ("7::smallint", "7", "7::bigint", "7::numeric", "7::float8", "'7'"):
+            assert typed.execute(f"SELECT id = 7 FROM fenced_claim(NULL::t, {key}, 5)").fetchall() == [(True,)], (column, key)
+
+
+def test_a_number_too_large_for_the_column_is_no_row_or_does_not_fit(typed):
+    typed.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (7)")
+    assert refusal(typed, "SELECT fenced_claim_json('t', 4294967303, 5)").sqlstate == "P0002"
+    assert refusal(typed, "SELECT fenced_claim_json('t', '4294967303', 5)").sqlstate == "22003"
+
+
+def test_a_key_lookup_uses_the_primary_keys_index(typed):
+    typed.execute("CREATE TABLE t (id varchar(20) PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+    typed.execute("INSERT INTO t SELECT n::text FROM generate_series(1, 2000) n; ANALYZE t")
+    typed.execute("CREATE TABLE n (id nick PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+    typed.execute("INSERT INTO n SELECT n::text FROM generate_series(1, 2000) n; ANALYZE n")
+    scans = """SELECT relkind, sum(pg_stat_get_xact_numscans(oid))::int FROM pg_class
+        WHERE relname IN ('t', 'n', 't_pkey', 'n_pkey') GROUP BY 1"""
+    before = dict(typed.execute(scans).fetchall())
+    for table in ("t", "n"):
+        typed.execute(f"SELECT fenced_claim_json('{table}', '77', 5)")
+        typed.execute(f"SELECT fenced_claim_json('{table}', '{{\"id\": \"78\"}}'::jsonb, 5)")
+    after = dict(typed.execute(scans).fetchall())
+    assert (after["r"] - before["r"], after["i"] - before["i"]) == (0, 4)
+
+
+PYTHON_KEYS = {
+    "int": 7,
+    "bigint": 2**40,
+    "text": "a'b",
+    "uuid": uuid.UUID("2f1c7d0e-6a3e-4c7e-9a52-0a6a3f5f2b11"),
+    "numeric": decimal.Decimal("1.50"),
+    "date": datetime.date(2026, 2, 28),
+    "timestamptz": datetime.datetime(2026, 2, 28, 1, 2, 3, 456789, tzinfo=datetime.timezone.utc),
+    "bytea": b"\x00\xff",
+    "boolean": True,
+}
+
+
+@pytest.mark.parametrize("habit", ["plain", "prepared", "binary"])
+def test_a_bind_parameter_of_every_habit_is_a_key(connect, habit):
+    db = connect()
+    for type_name, key in PYTHON_KEYS.items():
+        db.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {type_name} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+        db.execute("INSERT INTO t VALUES (%s)", (key,))
+        marker = "%b" if habit == "binary" else "%s"
+        claim = f"SELECT id FROM fenced_claim(NULL::t, {marker}, {marker})"
+        for fence in (1, 2):
+            assert db.execute(claim, (key, fence), prepare=habit == "prepared", binary=habit == "binary").fetchall() == [(key,)]
+        if habit == "prepared":
+            db.execute("DEALLOCATE ALL")
+            db = connect()
+
+
+def test_a_prepared_statement_without_types_finds_the_function(db):
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, v text); INSERT INTO t VALUES (1)")
+    db.execute("PREPARE claim AS SELECT fence FROM fenced_claim(NULL::t, $1, $2)")
+    db.execute("PREPARE change AS SELECT fenced_update('t', $1, $2, $3)")
+    assert db.execute("EXECUTE claim('1', '5')").fetchall() == [(5,)]
+    assert db.execute("EXECUTE change('1', '5', '{\"v\": \"x\"}')").fetchall() == [(True,)]
+
+
+@pytest.fixture
+def pairs(typed):
+    """A connection to a table with a key of two columns, declared in another order than its columns."""
+    typed.execute("CREATE TABLE pairs (tag text, v int, no int, fence bigint NOT NULL DEFAULT 0, PRIMARY KEY (no, tag))")
+    typed.execute("INSERT INTO pairs VALUES ('a', 0, 1), ('b', 0, 1), ('a', 0, 2)")
+    return typed
+
+
+WHOLE_KEYS = (
+    "ROW(1, 'b')",
+    "ROW('1'::text, 'b'::text)",
+    "ROW(1::bigint, 'b'::varchar)",
+    "(1, 'b')",
+    "ROW(1, 'b')::pair",
+    "'{\"no\": 1, \"tag\": \"b\"}'::jsonb",
+    "'{\"tag\": \"b\", \"no\": 1}'::jsonb",
+    "'{\"no\": \"1\", \"tag\": \"b\"}'",
+    "(SELECT jsonb_build_object('no', no, 'tag', tag) FROM pairs WHERE tag = 'b')",
+)
+
+
+def test_a_key_of_several_columns_is_a_row_or_an_object_in_any_order(pairs):
+    for fence, key in enumerate(WHOLE_KEYS, 1):
+        assert pairs.execute(f"SELECT no, tag, fence FROM fenced_claim(NULL::pairs, {key}, {fence})").fetchall() == [(1, "b", fence)], key
+        assert pairs.execute(f"SELECT fenced_update('pairs', {key}, {fence}, '{{\"v\": {fence}}}')").fetchall() == [(True,)]
+    assert pairs.execute("SELECT no, tag FROM pairs WHERE fence = 0 ORDER BY 1").fetchall() == [(1, "a"), (2, "a")]
+
+
+BAD_KEYS = {
+    "1": "22023",
+    "'1'": "22023",
+    "ROW(1)": "22023",
+    "ROW(1, 'b', 2)": "22023",
+    "ROW('b', 1)": "22P02",
+    "ROW(1, NULL)": "22004",
+    "ROW(NULL, NULL)": "22004",
+    "ROW(1.5, 'b')": "22P02",
+    "ROW(1, 2)": "42804",
+    "'{\"no\": 1}'::jsonb": "22023",
+    "'{\"no\": 1, \"tag\": \"b\", \"v\": 0}'::jsonb": "22023",
+    "'{\"no\": 1, \"Tag\": \"b\"}'::jsonb": "22023",
+    "'{\"no\": 1, \"tag\": null}'::jsonb": "22004",
+    "'[1, \"b\"]'::jsonb": "22023",
+    "'{\"no\": 1'": "22P02",
+    "ROW(9, 'b')": "P0002",
+}
+
+
+def test_a_key_that_is_partial_or_over_full_is_refused(pairs):
+    before = pairs.execute("SELECT * FROM pairs").fetchall()
+    calls = {key: f"SELECT fenced_claim_json('pairs', {key}, 5)" for key in BAD_KEYS}
+    assert {key: refusal(pairs, sql).sqlstate for key, sql in calls.items()} == BAD_KEYS
+    assert pairs.execute("SELECT * FROM pairs").fetchall() == before
+
+
+def test_a_refused_key_names_the_columns_that_are_wanted(pairs):
+    refused = refusal(pairs, "SELECT fenced_claim_json('pairs', ROW(1, 'b', 2), 5)")
+    assert refused.diag.message_primary == "the key has 3 columns, the primary key 2"
+    assert refused.diag.message_detail == 'The primary key of table "pairs" is (no, tag).'
+    assert refused.diag.message_hint == "Pass ROW(no, tag) in this order, or a jsonb object of exactly these columns."
+    assert refusal(pairs, "SELECT fenced_claim_json('pairs', '{\"no\": 1}'::jsonb, 5)").diag.message_primary == 'the key lacks column "tag"'
+
+
+MANY = (
+    "ARRAY[ROW(2, 'a'), ROW(1, 'b'), ROW(1, 'a'), ROW(1, 'b')]",
+    "'[{\"no\": 2, \"tag\": \"a\"}, {\"no\": 1, \"tag\": \"b\"}, {\"tag\": \"a\", \"no\": 1}]'::jsonb",
+    "'[{\"no\": 2, \"tag\": \"a\"}, {\"no\": 1, \"tag\": \"b\"}, {\"tag\": \"a\", \"no\": 1}]'",
+    "ARRAY['{\"no\": 2, \"tag\": \"a\"}', '{\"no\": 1, \"tag\": \"b\"}', '{\"tag\": \"a\", \"no\": 1}']::jsonb[]",
+)
+
+
+def test_many_keys_of_several_columns_come_in_key_order(pairs):
+    for fence, keys in enumerate(MANY, 1):
+        claimed = pairs.execute(f"SELECT no, tag FROM fenced_claim_many(NULL::pairs, {keys}, {fence})").fetchall()
+        assert claimed == [(1, "a"), (1, "b"), (2, "a")], keys
+
+
+def test_a_jsonb_parameter_is_a_whole_key(pairs):
+    assert pairs.execute("SELECT fence FROM fenced_claim(NULL::pairs, %s, 5)", (Jsonb({"no": 1, "tag": "b"}),)).fetchall() == [(5,)]
+
+
+def test_a_nondeterministic_collation_compares_keys_as_the_index_does(db):
+    if not db.execute("SELECT FROM pg_collation WHERE collprovider = 'i'").fetchone():
+        return  # this server is built without ICU
+    db.execute("CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    db.execute('CREATE TABLE t (id text COLLATE nocase PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (\'Bob\')')
+    assert db.execute("SELECT id FROM fenced_claim(NULL::t, 'bOB', 5)").fetchall() == [("Bob",)]
