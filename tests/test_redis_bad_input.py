@@ -3,6 +3,8 @@
 The server counts fences without the clock, so that a fence used up by a refused call would show as a gap.
 """
 
+import time
+
 import pytest
 import redis
 
@@ -10,10 +12,11 @@ from harness import RedisServer
 from locks import FENCE_MAX, acquire, extend, inspect, release
 
 DAY_MS = 86_400_000
-# Redis takes a name of up to 512 MB; some commands of other types are refused by the type check alone.
-HELD, FREE, NOT_A_LOCK = b"held", b"free", b"not-a-lock"
+HELD, FREE, NOT_A_LOCK, RESOURCE = b"held", b"free", b"not-a-lock", b"resource"
 OWNER = b"A"
 HELD_FOR_MS = 600_000
+STAMP = 7
+HOUR_US = 3_600_000_000
 
 NOT_CANONICAL = {
     "empty": "",
@@ -46,8 +49,8 @@ OTHER_TYPES = {
     "list": ("RPUSH", NOT_A_LOCK, "v"),
     "set": ("SADD", NOT_A_LOCK, "v"),
     "sorted set": ("ZADD", NOT_A_LOCK, "1", "v"),
-    "hash": ("HSET", NOT_A_LOCK, "f", "v"),
-    "stream": ("XADD", NOT_A_LOCK, "*", "f", "v"),
+    "hash": ("HSET", NOT_A_LOCK, "name", "v"),
+    "stream": ("XADD", NOT_A_LOCK, "*", "name", "v"),
 }
 
 SPAN = f"must be an integer from 1 to {DAY_MS}"
@@ -61,7 +64,7 @@ def cases():
         for name, value in BAD_SPANS.items():
             yield f"ACQUIRE {where} ttl-ms {name}", ("ACQUIRE", key, OWNER, value), f"ERR ttl-ms {SPAN}"
             yield f"EXTEND {where} ttl-ms {name}", ("EXTEND", key, OWNER, value), f"ERR ttl-ms {SPAN}"
-            for option in ("MAXHOLD", "DELAY"):
+            for option in ("WAIT", "MAXHOLD", "DELAY"):
                 words = ("ACQUIRE", key, OWNER, "1000", option, value)
                 yield f"ACQUIRE {where} {option} {name}", words, f"ERR {option} {SPAN}"
         for name, value in BAD_FENCES.items():
@@ -73,6 +76,7 @@ def cases():
             yield f"EXTEND {where} owner {name}", ("EXTEND", key, value, "1000"), said
             yield f"RELEASE {where} owner {name}", ("RELEASE", key, value), said
         for command, words, option in (
+            ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "WAIT"),
             ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "MAXHOLD"),
             ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "DELAY"),
             ("EXTEND", ("EXTEND", key, OWNER, "1000"), "FENCE"),
@@ -90,18 +94,48 @@ def cases():
                 yield f"{command} {where} option {name}", (*words, word), "ERR syntax error: unknown option"
         yield f"ACQUIRE {where} FENCE", ("ACQUIRE", key, OWNER, "1000", "FENCE", "1"), "unknown option 'FENCE'"
         yield f"EXTEND {where} MAXHOLD", ("EXTEND", key, OWNER, "1000", "MAXHOLD", "1"), "unknown option 'MAXHOLD'"
+        for option in ("RETRY", "EPHEMERAL"):
+            words = ("ACQUIRE", key, OWNER, "1000", option, option.lower())
+            yield f"ACQUIRE {where} {option} twice", words, f"syntax error: option {option} is given twice"
+        # A wait of a day, and an error at once.
+        words = ("ACQUIRE", key, OWNER, "1000", "WAIT", str(DAY_MS), "DELAY", "0")
+        yield f"ACQUIRE {where} WAIT and a bad DELAY", words, f"ERR DELAY {SPAN}"
+        for name, value in BAD_FENCES.items():
+            yield f"CHECK {where} {name}", ("CHECK", key, value), f"ERR {FENCE}"
         for words in (
             ("ACQUIRE", key, OWNER),
             ("EXTEND", key, OWNER),
             ("RELEASE", key),
+            ("CHECK", key),
+            ("CHECK", key, "1", "more"),
             ("INSPECT", key, "more"),
-            ("ACQUIRE", key, OWNER, "1000", *["DELAY", "5"] * 10),
-            ("EXTEND", key, OWNER, "1000", *["FENCE", "5"] * 10),
-            ("RELEASE", key, OWNER, *["FENCE", "5"] * 10),
+            ("STATS", key, "more"),
+            ("CLAIM", key),
+            ("CLAIM", key, "1", "more"),
+            ("WRITE", key, "1", "field"),
         ):
             yield f"{words[0]} {where} with {len(words)} words", words, "wrong number of arguments"
-    for command in ("ACQUIRE", "EXTEND", "RELEASE", "INSPECT"):
+    for name, value in BAD_FENCES.items():
+        yield f"CLAIM {name}", ("CLAIM", RESOURCE, value), f"ERR {FENCE}"
+        yield f"CLAIM new {name}", ("CLAIM", FREE, value), f"ERR {FENCE}"
+        yield f"WRITE {name}", ("WRITE", RESOURCE, value, "field", "new"), f"ERR {FENCE}"
+        yield f"RAISE {name}", ("RAISE", value), f"ERR {FENCE}"
+    far = str(FENCE_MAX)
+    yield "CLAIM far ahead", ("CLAIM", RESOURCE, far), "more than a day ahead of the clock"
+    yield "WRITE far ahead", ("WRITE", RESOURCE, far, "field", "new"), "more than a day ahead of the clock"
+    yield "RAISE far ahead", ("RAISE", far), "more than an hour ahead of the clock"
+    soon = str(time.time_ns() // 1_000 + 2 * HOUR_US)
+    yield "RAISE two hours ahead", ("RAISE", soon), "more than an hour ahead of the clock"
+    for fields in (("fence", "9"), ("field", "new", "fence", "9"), ("fence", "9", "field", "new")):
+        yield f"WRITE {fields}", ("WRITE", RESOURCE, str(STAMP), *fields), "field must not be 'fence'"
+    odd = ("WRITE", RESOURCE, str(STAMP), "field", "new", "field2")
+    yield "WRITE of 3 words", odd, "field and value must come in pairs"
+    yield "WRITE unclaimed", ("WRITE", RESOURCE, str(STAMP + 1), "field", "new"), "has not claimed this resource"
+    yield "WRITE to nothing", ("WRITE", FREE, str(STAMP), "field", "new"), "has not claimed this resource"
+    for command in ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "RAISE"):
         yield f"{command} alone", (command,), "wrong number of arguments"
+    yield "RAISE twice", ("RAISE", "1", "2"), "wrong number of arguments"
+    yield "HELP me", ("HELP", "me"), "wrong number of arguments"
 
 
 CASES = list(cases())
@@ -117,22 +151,25 @@ def counting_server():
 
 @pytest.fixture(scope="module")
 def counting(counting_server):
-    """A client of that server, where A holds the lock `held`."""
+    """A client of that server, where A holds the lock `held` and a resource has been claimed and written."""
     with redis.Redis(port=counting_server.port, protocol=2) as client:
         acquire(client, HELD, OWNER, HELD_FOR_MS)
+        client.execute_command("FENCELOCK.CLAIM", RESOURCE, STAMP)
+        client.execute_command("FENCELOCK.WRITE", RESOURCE, STAMP, "field", "old")
         yield client
 
 
 @pytest.fixture
 def unchanged(counting):
-    """Proves after the test that it left the lease, the keys and the count of fences alone."""
+    """Proves after the test that it left the lease, the keys, the resource and the count of fences alone."""
     last = last_issued(counting)
-    before, keys = inspect(counting, HELD), sorted(counting.keys())
+    before, keys, resource = inspect(counting, HELD), sorted(counting.keys()), counting.hgetall(RESOURCE)
     yield
     after = inspect(counting, HELD)
     assert after.hold == before.hold
     assert before.ttl_ms - 60_000 < after.ttl_ms <= before.ttl_ms
     assert sorted(counting.keys()) == keys
+    assert counting.hgetall(RESOURCE) == resource == {b"fence": b"%d" % STAMP, b"field": b"old"}
     assert last_issued(counting) == last + 1
 
 
@@ -165,12 +202,22 @@ def test_a_key_of_another_type_is_a_wrongtype_error_and_stays(counting, make):
         ("EXTEND", NOT_A_LOCK, OWNER, "1000", "FENCE", "1"),
         ("RELEASE", NOT_A_LOCK, OWNER),
         ("RELEASE", NOT_A_LOCK, OWNER, "FENCE", "1"),
+        ("CHECK", NOT_A_LOCK, "1"),
         ("INSPECT", NOT_A_LOCK),
+        ("ACQUIRE", NOT_A_LOCK, OWNER, "1000", "WAIT", str(DAY_MS)),
+        *([] if make[0] == "HSET" else [("CLAIM", NOT_A_LOCK, "1"), ("WRITE", NOT_A_LOCK, "1", "field", "new")]),
     ):
         with pytest.raises(redis.ResponseError, match="^WRONGTYPE "):
             counting.execute_command(f"FENCELOCK.{words[0]}", *words[1:])
     assert counting.dump(NOT_A_LOCK) == before
     counting.delete(NOT_A_LOCK)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_lock_is_no_resource(counting):
+    for words in (("CLAIM", HELD, "1"), ("WRITE", HELD, "1", "field", "new")):
+        with pytest.raises(redis.ResponseError, match="^WRONGTYPE "):
+            counting.execute_command(f"FENCELOCK.{words[0]}", *words[1:])
 
 
 @pytest.mark.usefixtures("unchanged")

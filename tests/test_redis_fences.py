@@ -188,7 +188,7 @@ def test_a_lock_works_in_a_cluster(make_redis):
         (("max-ttl-ms", "0"), "max-ttl-ms must be an integer"),
         (("max-ttl-ms", "1.5"), "max-ttl-ms must be an integer"),
         (("max-ttl-ms", str(TEN_YEARS_MS + 1)), "max-ttl-ms must be an integer"),
-        (("fence-cluck", "no"), "unknown argument 'fence-cluck'"),
+        (("fence-cluck", "no"), "there is no setting 'fence-cluck'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
