@@ -280,13 +280,18 @@ class _Copy:
         self.origin = facts["BINDIR"]
         root = places.fetched_root(pg_config)
         if root is not None:
-            wanted = [root]
             base = root
+            shutil.copytree(root, folder, symlinks=True, ignore=_NOT_COPIED, copy_function=_link)
         else:
-            wanted = [facts["BINDIR"], facts["PKGLIBDIR"], facts["SHAREDIR"]]
-            base = Path(os.path.commonpath(wanted))
-        for source in wanted:
-            _copy_tree(source, folder / source.relative_to(base), link=root is not None)
+            base = Path(os.path.commonpath([facts["BINDIR"], facts["PKGLIBDIR"], facts["SHAREDIR"]]))
+            for source in (facts["PKGLIBDIR"], facts["SHAREDIR"]):
+                target = folder / source.relative_to(base)
+                shutil.copytree(source, target, ignore=_NOT_COPIED, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+            _copy_programs(facts["BINDIR"], folder / facts["BINDIR"].relative_to(base))
+        # Whatever our umask is: the account that runs the server passes through.
+        for entered in (folder, *folder.rglob("*")):
+            if entered.is_dir() and not entered.is_symlink():
+                entered.chmod(entered.stat().st_mode | 0o055)
         self.bin = folder / facts["BINDIR"].relative_to(base)
         self.pkglib = folder / facts["PKGLIBDIR"].relative_to(base)
         self.share = folder / facts["SHAREDIR"].relative_to(base)
@@ -319,17 +324,19 @@ def _pg_config(path):
 _NOT_COPIED = shutil.ignore_patterns("include", "doc", "man", "locale", "pgxs", "pkgconfig", "bitcode", "*.a")
 
 
-def _copy_tree(source, target, *, link):
-    """Copy a folder; hard links where that is possible and the files are ours, as they take no time and no space."""
-    shutil.copytree(source, target, symlinks=True, ignore=_NOT_COPIED, copy_function=_link if link else shutil.copy2)
-    for folder in (target, *target.parents):
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-        if folder.name.startswith("fencelock-"):
-            break
+# What the harness and the tests run; a user's server may share its folder with all programs of the system.
+_PROGRAMS = ("postgres", "initdb", "psql", "pg_ctl", "pg_dump", "pg_dumpall", "pg_restore", "pg_basebackup", "pgbench")
+
+
+def _copy_programs(source, target):
+    target.mkdir(parents=True, exist_ok=True)
+    for name in _PROGRAMS:
+        if (source / name).exists():
+            shutil.copy2(source / name, target / name)
 
 
 def _link(source, target):
+    """A hard link where that is possible, as it takes no time and no space; only for files of ours."""
     try:
         os.link(source, target)
     except OSError:
