@@ -156,8 +156,12 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
     }
     types.extend(statement.patch.iter().map(|column| column.type_oid));
     // A look-up by primary key has one good plan, so it need not be planned for each of the first values. In a
-    // partitioned table the value decides which partitions are opened and locked.
-    let options = if statement.table.is_partitioned { 0 } else { pg_sys::CURSOR_OPT_GENERIC_PLAN as c_int };
+    // partitioned table the value decides which partitions are opened and locked; one plan for all would wait for the
+    // maintenance of any of them.
+    let options = match statement.table.is_partitioned {
+        true => pg_sys::CURSOR_OPT_CUSTOM_PLAN,
+        false => pg_sys::CURSOR_OPT_GENERIC_PLAN,
+    } as c_int;
     let sql = c_string(statement.sql());
     // SAFETY: the text ends with a NUL and has as many parameters as there are types. Once kept, the plan lives until
     // it is freed.
