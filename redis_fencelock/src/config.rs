@@ -10,8 +10,8 @@ use fence::lease::{LONGEST, Millis};
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, api, callback, warn};
-use crate::server::server;
-use crate::stats::NAMES_MAX;
+use crate::server::{DEFAULT_MAX_TTL, DEFAULT_MAX_WAITERS, server};
+use crate::stats::{DEFAULT_NAMES, NAMES_MAX};
 
 const FENCE_CLOCK: &CStr = c"fence-clock";
 
@@ -47,6 +47,14 @@ const NUMBERS: [Number; 3] = [
         set: |names| server().stats.set_names(names),
     },
 ];
+
+/// Forgets what an earlier load that failed may have set.
+pub(crate) fn set_defaults() {
+    server().fence_clock.set(true);
+    server().max_ttl.set(DEFAULT_MAX_TTL);
+    server().max_waiters.set(DEFAULT_MAX_WAITERS);
+    server().stats.set_names(DEFAULT_NAMES);
+}
 
 /// Reads the arguments of the module: pairs of a name and a value. They become the defaults of the configuration.
 pub(crate) fn read_arguments(arguments: &[Name]) -> Result<(), String> {
@@ -116,14 +124,12 @@ fn register_number(ctx: Ctx, at: usize) -> bool {
 }
 
 /// Whether the settings fit the server.
-pub(crate) fn check() -> bool {
-    let fits = server().fence_clock.get() || !server().in_cluster.get();
-    if !fits {
-        warn(
-            "fence-clock no is refused in a cluster: a slot that moves would leave its count behind, and fences would repeat",
-        );
+pub(crate) fn check() -> Result<(), String> {
+    if server().fence_clock.get() || !server().in_cluster.get() {
+        return Ok(());
     }
-    fits
+    Err("fence-clock no is refused in a cluster: a slot that moves leaves its count behind, and fences would repeat"
+        .into())
 }
 
 /// Warns of settings of the server under which locks are lost.

@@ -15,9 +15,9 @@ use crate::{reaper, waiters};
 
 type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
-/// Subscribes to everything; false when the server lacks one that a correct lock needs.
+/// Subscribes to everything; false, with nothing subscribed, when the server lacks one that a correct lock needs.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    let events: [(u64, Handler); 9] = [
+    const EVENTS: [(u64, Handler); 9] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
         (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
@@ -28,17 +28,22 @@ pub(crate) fn subscribe(ctx: Ctx) -> bool {
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
         (raw::REDISMODULE_EVENT_CONFIG, on_config),
     ];
-    let subscribed = events.iter().all(|&(id, handler)| {
+    let set = |id: u64, handler: Option<Handler>| {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the handlers are functions of this module, which cannot be unloaded.
-        unsafe { api!(RedisModule_SubscribeToServerEvent)(ctx.0, event, Some(handler)) == raw::REDISMODULE_OK as i32 }
-    });
-    // SAFETY: the callback is a function of this module. Evictions alone: other keys cost nothing.
-    subscribed
-        && unsafe {
-            let subscribe = api!(RedisModule_SubscribeToKeyspaceEvents);
-            subscribe(ctx.0, raw::REDISMODULE_NOTIFY_EVICTED, Some(on_evicted)) == raw::REDISMODULE_OK as i32
-        }
+        // SAFETY: the handlers are functions of this module, which stays loaded; without one the subscription ends.
+        unsafe { api!(RedisModule_SubscribeToServerEvent)(ctx.0, event, handler) == raw::REDISMODULE_OK as c_int }
+    };
+    if !EVENTS.iter().all(|&(id, handler)| set(id, Some(handler))) {
+        EVENTS.iter().for_each(|&(id, _)| {
+            set(id, None);
+        });
+        return false;
+    }
+    // SAFETY: the callback is a function of this module, which stays loaded. Evictions alone: other keys cost nothing.
+    unsafe {
+        let subscribe = api!(RedisModule_SubscribeToKeyspaceEvents);
+        subscribe(ctx.0, raw::REDISMODULE_NOTIFY_EVICTED, Some(on_evicted)) == raw::REDISMODULE_OK as c_int
+    }
 }
 
 macro_rules! event {
@@ -63,6 +68,9 @@ event!(on_role, |sub, _data| {
         reaper::arm_now();
     } else {
         waiters::refuse_everybody("UNBLOCKED this server is a replica now: it grants nothing");
+        // What the new primary knows of these leases is their deadline.
+        server().ephemeral.take();
+        server().undeliverable.take();
     }
 });
 

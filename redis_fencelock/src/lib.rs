@@ -221,17 +221,18 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     }
 }
 
+/// Registers everything. What may fail comes before what the server does not take back when a load fails: the events.
 fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
-    config::read_arguments(arguments)?;
     let flags = ctx.flags();
     server().is_primary.set(flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0);
     server().in_cluster.set(flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0);
-    // SAFETY: the context is that of the load; the second call makes one that lives as long as the process.
-    unsafe {
-        api!(RedisModule_SetModuleOptions)(ctx.0, OPTIONS as c_int);
-        server().detached.set(Ctx(api!(RedisModule_GetDetachedThreadSafeContext)(ctx.0)));
-    }
+    config::set_defaults();
+    config::read_arguments(arguments)?;
     let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_string()) };
+    check(config::register(ctx), "the server refuses a setting")?;
+    config::check()?;
+    // SAFETY: the context is that of the load.
+    unsafe { api!(RedisModule_SetModuleOptions)(ctx.0, OPTIONS as c_int) };
     check(value::register(ctx), "the server refuses the data type")?;
     docs::add_category(ctx);
     for (command, docs) in COMMANDS {
@@ -244,10 +245,10 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
         let created = create(ctx, command, c"write internal") || create(ctx, command, c"write admin");
         check(created, "the server refuses an internal command")?;
     }
-    check(events::subscribe(ctx), "the server lacks an event")?;
     check(info::register(ctx), "the server refuses an INFO section")?;
-    check(config::register(ctx), "the server refuses a setting")?;
-    check(config::check(), "the settings do not fit the server")?;
+    check(events::subscribe(ctx), "the server lacks an event")?;
+    // SAFETY: the context is that of the load; the one that it makes lives as long as the process.
+    server().detached.set(Ctx(unsafe { api!(RedisModule_GetDetachedThreadSafeContext)(ctx.0) }));
     reaper::check_settings();
     Ok(())
 }
