@@ -138,12 +138,11 @@ impl Server {
     /// Makes the value of a record that the keyspace is about to store, and indexes it.
     pub fn take_in(&self, record: &[u8], arrival: Arrival) -> Result<Value, String> {
         let record = codec::decode(record).map_err(|corrupt| format!("{corrupt:?}"))?;
-        if self.is_users_restore() {
+        let fence = record.fence();
+        if fence.get() > self.issuer().last() && self.is_users_restore() {
             let limits = FenceLimits { max: Fence::MAX, max_ahead_us: RESTORE_AHEAD_US };
-            let newest = wall_us().max(self.issuer().last());
-            let fence = record.fence();
             limits
-                .accept(fence.get() as i64, newest)
+                .accept(fence.get() as i64, wall_us())
                 .map_err(|_| format!("fence {fence} is more than an hour ahead of the clock"))?;
         }
         let route = if self.from_primary.get() { Route::Stream } else { Route::File };
