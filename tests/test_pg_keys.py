@@ -237,6 +237,18 @@ def test_many_keys_of_several_columns_come_in_key_order(pairs):
         assert claimed == [(1, "a"), (1, "b"), (2, "a")], keys
 
 
+def test_rows_of_unlike_types_in_one_array_are_compared_as_the_columns_are(pairs):
+    keys = "ARRAY[ROW(2::bigint, 'a'::name), ROW(1::numeric, 'b'::char(5)), ROW('1'::text, 'a'::varchar)]"
+    assert pairs.execute(f"SELECT no, tag FROM fenced_claim_many(NULL::pairs, {keys}, 5)").fetchall() == [(1, "a"), (1, "b"), (2, "a")]
+
+
+def test_a_long_key_is_cut_in_the_error_text(typed):
+    typed.execute("CREATE TABLE t (id text PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+    refused = refusal(typed, "SELECT fenced_claim_json('t', repeat('é', 1000000), 5)")
+    assert refused.sqlstate == "P0002"
+    assert refused.diag.message_detail == f"Key (id)=({'é' * 100}...) is not there, or a row-security policy hides it from the caller."
+
+
 def test_a_jsonb_parameter_is_a_whole_key(pairs):
     assert pairs.execute("SELECT fence FROM fenced_claim(NULL::pairs, %s, 5)", (Jsonb({"no": 1, "tag": "b"}),)).fetchall() == [(5,)]
 

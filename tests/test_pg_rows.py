@@ -167,6 +167,13 @@ def test_a_null_fence_in_the_row_counts_as_never_claimed(db, kind):
     assert db.execute("SELECT fence, bal FROM acct").fetchall() == [(5, 11)]
 
 
+def test_a_null_from_before_a_constraint_counts_as_never_claimed(db, pg):
+    db.execute("CREATE TABLE acct (id int PRIMARY KEY, fence bigint); INSERT INTO acct VALUES (1)")
+    if pg.major >= 18:
+        db.execute("ALTER TABLE acct ADD CONSTRAINT nn NOT NULL fence NOT VALID")
+    assert db.execute("SELECT fence FROM fenced_claim(NULL::acct, 1, 5)").fetchall() == [(5,)]
+
+
 def test_a_negative_stored_fence_counts_as_older(counters):
     counters.execute("UPDATE counters SET fence = -7")
     assert counters.execute(CLAIM, (1, 1)).fetchall() == [(1, 1, 0)]

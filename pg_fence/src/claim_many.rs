@@ -38,6 +38,9 @@ fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
         pg_sys::TEXTOID | pg_sys::UNKNOWNOID => return keys_of_text(table, &given.text()),
         _ => keys_of_array(table, given)?,
     };
+    if keys.windows(2).any(|pair| !pair[0].has_types_of(&pair[1])) {
+        keys = keys.into_iter().map(|key| key.in_column_types(table)).collect::<Result<_, _>>()?;
+    }
     keys.sort_by(|one, other| one.compare(other, table));
     keys.dedup_by(|one, other| one.compare(other, table).is_eq());
     Ok(keys)

@@ -98,10 +98,25 @@ impl Key {
 
     /// The key as error texts show it: `(a, b)=(1, x)`.
     pub fn text(&self, table: &Table) -> Vec<u8> {
-        text![table.key_names(), "=(", joined(self.values.iter().map(|value| value.text()), ", "), ")"]
+        text![table.key_names(), "=(", joined(self.values.iter().map(|value| value.short_text()), ", "), ")"]
     }
 
-    /// The order of the primary key's index.
+    /// The same key with each value of its column's own type. Errors: the column's type has no such value.
+    pub fn in_column_types(self, table: &Table) -> Result<Key, Refused> {
+        let values = table.key.iter().zip(self.values).map(|(key, value)| {
+            let is_own = value.type_oid == table.key_column(key).base_type;
+            if is_own { Ok(value) } else { from_text(table, key, &plain_text(value)) }
+        });
+        Key::of(table, values.collect::<Result<_, _>>()?)
+    }
+
+    /// Whether both keys have values of the same types, so that they can be compared.
+    pub fn has_types_of(&self, other: &Key) -> bool {
+        let types = |key: &Key| key.values.iter().map(|value| value.type_oid).collect::<Vec<_>>();
+        types(self) == types(other)
+    }
+
+    /// The order of the primary key's index, between keys with values of the same types.
     pub fn compare(&self, other: &Key, table: &Table) -> Ordering {
         let pairs = self.values.iter().zip(&other.values).zip(&table.key);
         pairs
@@ -149,9 +164,18 @@ fn is_single_value(table: &Table, only: &KeyColumn, given: Oid) -> bool {
 fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Value, Refused> {
     let given = Value { type_oid: server::base_type(given.type_oid), ..given };
     if fit(table, key, given.type_oid)?.through_text {
-        return from_text(table, key, &given.text());
+        return from_text(table, key, &plain_text(given));
     }
     Ok(given)
+}
+
+/// The text form of a value; of a char(n) without the blanks that fill it up, which are no part of it.
+fn plain_text(value: Value) -> CString {
+    let mut text = value.text().into_bytes();
+    while value.type_oid == pg_sys::BPCHAROID && text.ends_with(b" ") {
+        text.pop();
+    }
+    c_string(text)
 }
 
 fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Value, Refused> {

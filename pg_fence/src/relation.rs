@@ -57,8 +57,6 @@ pub struct Column {
     pub typmod: i32,
     /// Its collation.
     pub collation: Oid,
-    /// Whether it is declared NOT NULL.
-    pub is_not_null: bool,
     /// Whether it is a generated column.
     pub is_generated: bool,
     /// Whether it is GENERATED ALWAYS AS IDENTITY.
@@ -376,7 +374,6 @@ fn columns_of(descriptor: pg_sys::TupleDesc) -> Vec<Column> {
             base_type: server::base_type(attribute.atttypid),
             typmod: attribute.atttypmod,
             collation: attribute.attcollation,
-            is_not_null: attribute.attnotnull,
             is_generated: attribute.attgenerated != 0,
             is_identity_always: attribute.attidentity as u8 == GENERATED_ALWAYS,
             is_key: false,

@@ -49,6 +49,20 @@ impl Value {
         }
     }
 
+    /// The value in its text form for an error text, cut where it gets long.
+    pub fn short_text(self) -> Vec<u8> {
+        const MAX_BYTES: i32 = 200;
+        let mut text = self.text().into_bytes();
+        let length = i32::try_from(text.len()).unwrap_or(i32::MAX);
+        if length > MAX_BYTES {
+            // SAFETY: the text has at least as many bytes as are looked at; the answer is where a character ends.
+            let end = unsafe { pg_sys::pg_mbcliplen(text.as_ptr().cast(), length, MAX_BYTES) };
+            text.truncate(usize::try_from(end).unwrap_or(0));
+            text.extend_from_slice(b"...");
+        }
+        text
+    }
+
     /// The fields of a row value with their types; a null one is `None`. Columns that were dropped from the row's type
     /// are left out. `None` when the value is no row.
     pub fn fields(self) -> Option<Vec<Option<Value>>> {
@@ -108,7 +122,7 @@ impl Value {
         }
     }
 
-    /// Orders two values of one type as its default B-tree operator class does.
+    /// Orders two values of the same type as its default B-tree operator class does.
     pub fn compare(self, other: Value, collation: Oid) -> Ordering {
         // SAFETY: both values are of this type, which has a comparison function: it is the type of a primary key or
         // one that the key's operator family compares with it. The type cache keeps the function's entry for ever.
