@@ -62,7 +62,10 @@ macro_rules! event {
 }
 
 event!(on_role, |sub, _data| {
-    let is_primary = sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+    set_role(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
+});
+
+fn set_role(is_primary: bool) {
     server().is_primary.set(is_primary);
     if is_primary {
         reaper::arm_now();
@@ -72,7 +75,7 @@ event!(on_role, |sub, _data| {
         server().ephemeral.take();
         server().undeliverable.take();
     }
-});
+}
 
 event!(on_flush, |sub, data| {
     if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
@@ -127,9 +130,17 @@ event!(on_fork, |sub, _data| {
     }
 });
 
-event!(on_cron, |_sub, _data| {
-    reaper::check_timer();
-});
+event!(
+    /// Ten times a second: sees to it that no missed call leaves the module behind.
+    on_cron,
+    |_sub, _data| {
+        let is_primary = Ctx(std::ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
+        if is_primary != server().is_primary.get() {
+            set_role(is_primary);
+        }
+        reaper::check_timer();
+    }
+);
 
 event!(on_client, |sub, data| {
     if sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {

@@ -322,7 +322,7 @@ pub(crate) fn register(ctx: Ctx) -> bool {
 }
 
 callback! {
-    fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else ();
+    fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else fail_the_save();
     {
         if let Some(value) = Value::from_raw(value) {
             Io(io).save_bytes(encoded(&value, server().clocks(), &mut [0; ENCODED_MAX]));
@@ -331,11 +331,21 @@ callback! {
 }
 
 callback! {
-    fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else ();
+    fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else fail_the_save();
     {
         if let Some(value) = Value::from_raw(value) {
             Io(io).emit_blob(APPLY, Name(key), encoded(&value, server().clocks(), &mut [0; ENCODED_MAX]));
         }
+    }
+}
+
+/// Ends a child that saves, so that the server keeps the file that it has. In the server itself a save cannot be failed.
+fn fail_the_save() {
+    unsafe extern "C" {
+        safe fn _exit(status: c_int) -> !;
+    }
+    if Ctx(ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_IS_CHILD != 0 {
+        _exit(1);
     }
 }
 
@@ -411,7 +421,7 @@ callback! {
 }
 
 callback! {
-    fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else ();
+    fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
     {
         Io(io).save_number(server().issuer().last());
     }
@@ -419,7 +429,7 @@ callback! {
 
 callback! {
     /// Writes nothing while no fence was issued, so that such a snapshot loads without the module.
-    fn aux_save_if_any(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else ();
+    fn aux_save_if_any(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
     {
         if server().issuer().last() != 0 {
             Io(io).save_number(server().issuer().last());
