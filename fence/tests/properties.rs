@@ -1,11 +1,13 @@
-//! Properties over random inputs: the wheel against a sorted map, the codec against itself.
+//! Properties over random inputs: the wheel against a sorted map, the queues against lists, the lease machine against a
+//! plain account of who holds what, the codec against itself.
 
 use std::collections::BTreeMap;
 
-use fence::Fence;
 use fence::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
-use fence::lease::{Hold, LONGEST, Lease, OWNER_MAX};
+use fence::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
+use fence::queue::{LockName, Queues, Ticket};
 use fence::wheel::{Handle, Wheel};
+use fence::{Fence, Issuer};
 use proptest::prelude::*;
 
 const ORIGIN_US: u64 = 1_700_000_000_000_000;
@@ -30,6 +32,66 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (any::<usize>(), span()).prop_map(|(which, after_us)| Op::Reschedule { which, after_us }),
         3 => (span(), 1usize..20).prop_map(|(by_us, budget)| Op::Advance { by_us, budget }),
     ]
+}
+
+#[derive(Clone, Debug)]
+enum Wait {
+    Join { lock: u8, owner: u8, after_us: u64 },
+    TakeOver { lock: u8, owner: u8, after_us: u64 },
+    Leave { which: usize },
+    Serve { lock: u8 },
+    Advance { by_us: u64 },
+}
+
+fn wait() -> impl Strategy<Value = Wait> {
+    let after = 0..50_000u64;
+    prop_oneof![
+        4 => (0..3u8, 0..3u8, after.clone()).prop_map(|(lock, owner, after_us)| Wait::Join { lock, owner, after_us }),
+        1 => (0..3u8, 0..3u8, after).prop_map(|(lock, owner, after_us)| Wait::TakeOver { lock, owner, after_us }),
+        2 => any::<usize>().prop_map(|which| Wait::Leave { which }),
+        2 => (0..3u8).prop_map(|lock| Wait::Serve { lock }),
+        2 => (0..20_000u64).prop_map(|by_us| Wait::Advance { by_us }),
+    ]
+}
+
+/// A waiter as the plain list has it.
+#[derive(Clone, Debug)]
+struct Listed {
+    id: u32,
+    lock: u8,
+    owner: u8,
+    deadline_us: u64,
+    ticket: Ticket,
+}
+
+#[derive(Clone, Debug)]
+enum Call {
+    Acquire { owner: u8, ttl: u64, max_hold: Option<u64>, delay: Option<u64>, retry: bool },
+    Extend { owner: u8, ttl: u64, own_fence: bool },
+    Release { owner: u8, own_fence: bool },
+    Advance { by_ms: u64 },
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let ms = 1..40u64;
+    let some_ms = || prop::option::of(1..60u64);
+    prop_oneof![
+        3 => (0..3u8, ms.clone(), some_ms(), some_ms(), any::<bool>())
+            .prop_map(|(owner, ttl, max_hold, delay, retry)| Call::Acquire { owner, ttl, max_hold, delay, retry }),
+        2 => (0..3u8, ms, any::<bool>()).prop_map(|(owner, ttl, own_fence)| Call::Extend { owner, ttl, own_fence }),
+        1 => (0..3u8, any::<bool>()).prop_map(|(owner, own_fence)| Call::Release { owner, own_fence }),
+        3 => (0..30u64).prop_map(|by_ms| Call::Advance { by_ms }),
+    ]
+}
+
+/// The plain account of a lock, in milliseconds.
+#[derive(Clone, Debug)]
+struct Account {
+    owner: u8,
+    fence: u64,
+    ends: u64,
+    last_end: u64,
+    shut_until: u64,
 }
 
 /// A tick of the wheel: how late an entry may come out.
@@ -82,6 +144,132 @@ proptest! {
             }
         }
         prop_assert!(model.iter().all(|(id, &(handle, _))| wheel.get(handle) == Some(id)));
+    }
+
+    #[test]
+    fn the_queues_agree_with_plain_lists(waits in prop::collection::vec(wait(), 1..150)) {
+        let mut queues = Queues::new(ORIGIN_US);
+        let mut list: Vec<Listed> = Vec::new();
+        let mut now_us = ORIGIN_US;
+        let names: Vec<Vec<u8>> = (0..3u8).map(|lock| vec![lock]).collect();
+        let name = |lock: u8| LockName { db: i32::from(lock % 2), name: &names[lock as usize] };
+        for (id, wait) in (0u32..).zip(waits) {
+            match wait {
+                Wait::Join { lock, owner, after_us } => {
+                    let deadline_us = now_us + after_us;
+                    let ticket = queues.join(name(lock), &[owner], deadline_us, id).unwrap();
+                    list.push(Listed { id, lock, owner, deadline_us, ticket });
+                }
+                Wait::TakeOver { lock, owner, after_us } => {
+                    let place = list.iter_mut().find(|listed| listed.lock == lock && listed.owner == owner);
+                    let taken = queues.take_over(name(lock), &[owner], now_us + after_us, id);
+                    match place {
+                        None => prop_assert_eq!(taken, Err(id)),
+                        Some(place) => {
+                            prop_assert_eq!(taken, Ok((place.ticket, place.id)));
+                            place.id = id;
+                            place.deadline_us = now_us + after_us;
+                        }
+                    }
+                }
+                Wait::Leave { which } => if !list.is_empty() {
+                    let gone = list.remove(which % list.len());
+                    prop_assert_eq!(queues.leave(gone.ticket), Some(gone.id));
+                    prop_assert_eq!(queues.leave(gone.ticket), None);
+                },
+                Wait::Serve { lock } => {
+                    let first = list.iter().position(|listed| listed.lock == lock).map(|at| list.remove(at));
+                    let head = queues.head(name(lock)).map(|(ticket, &id)| (ticket, id));
+                    prop_assert_eq!(head, first.as_ref().map(|first| (first.ticket, first.id)));
+                    if let Some((ticket, id)) = head {
+                        prop_assert_eq!(queues.leave(ticket), Some(id));
+                    }
+                }
+                Wait::Advance { by_us } => {
+                    now_us += by_us;
+                    while let Some(id) = queues.pop_expired(now_us, &mut usize::MAX.clone()) {
+                        let at = list.iter().position(|listed| listed.id == id).unwrap();
+                        prop_assert!(list.remove(at).deadline_us <= now_us);
+                    }
+                    prop_assert!(list.iter().all(|listed| listed.deadline_us + TICK_US > now_us));
+                }
+            }
+            prop_assert_eq!(queues.len(), list.len());
+            for lock in 0..3 {
+                prop_assert_eq!(queues.waiting(name(lock)), list.iter().filter(|listed| listed.lock == lock).count());
+            }
+        }
+    }
+
+    #[test]
+    fn the_lease_machine_agrees_with_a_plain_account(calls in prop::collection::vec(call(), 1..120)) {
+        let mut issuer = Issuer::default();
+        let mut stored: Option<(Lease, u8)> = None;
+        let mut account: Option<Account> = None;
+        let mut now = 1_000u64;
+        let mut last = 0;
+        for call in calls {
+            let owners = [[0u8], [1], [2]];
+            let hold = stored.as_ref().map(|(lease, owner)| Hold { lease: *lease, owner: &owners[*owner as usize] });
+            let moment = Now { steady_us: now * 1_000, wall_us: 0 };
+            let held = account.as_ref().filter(|account| now < account.ends).cloned();
+            let shut = account.as_ref().is_some_and(|account| account.ends <= now && now < account.shut_until);
+            let fence_of = |own: bool, held: &Option<Account>| {
+                let number = held.as_ref().map_or(1, |held| held.fence);
+                Fence::new(if own { number } else { number + 1 })
+            };
+            match call {
+                Call::Advance { by_ms } => now += by_ms,
+                Call::Acquire { owner, ttl, max_hold, delay, retry } => {
+                    let terms = Terms {
+                        ttl: Millis(ttl),
+                        max_hold: max_hold.map(Millis),
+                        delay: delay.map(Millis),
+                        ephemeral: false,
+                    };
+                    let request = Request { owner: &owners[owner as usize], terms, retry };
+                    match lease::acquire(hold, false, request, &mut issuer, moment) {
+                        Ok(Acquired::Granted(lease)) => {
+                            prop_assert!(held.is_none() && !shut);
+                            prop_assert_eq!(lease.fence.get(), last + 1);
+                            last += 1;
+                            let last_end = max_hold.map_or(u64::MAX, |hold| now + hold);
+                            let ends = last_end.min(now + ttl);
+                            let shut_until = ends + delay.unwrap_or(0);
+                            account = Some(Account { owner, fence: last, ends, last_end, shut_until });
+                            stored = Some((lease, owner));
+                        }
+                        Ok(Acquired::Again(lease)) => {
+                            let held = held.unwrap();
+                            prop_assert!(retry && held.owner == owner && held.fence == lease.fence.get());
+                        }
+                        Err(_) => prop_assert!(shut || held.is_some_and(|held| !(retry && held.owner == owner))),
+                    }
+                }
+                Call::Extend { owner, ttl, own_fence } => {
+                    let fence = fence_of(own_fence, &held);
+                    let caller = Caller { owner: &owners[owner as usize], fence };
+                    let right = own_fence && held.as_ref().is_some_and(|held| held.owner == owner);
+                    let extended = lease::extend(hold, caller, Millis(ttl), moment.steady_us);
+                    prop_assert_eq!(extended.is_ok(), right);
+                    if let (Ok(lease), Some(account)) = (extended, account.as_mut()) {
+                        let delay = account.shut_until - account.ends;
+                        account.ends = account.last_end.min(now + ttl);
+                        account.shut_until = account.ends + delay;
+                        prop_assert_eq!(lease.left(moment.steady_us).0, account.ends - now);
+                        stored = Some((lease, owner));
+                    }
+                }
+                Call::Release { owner, own_fence } => {
+                    let caller = Caller { owner: &owners[owner as usize], fence: fence_of(own_fence, &held) };
+                    let right = own_fence && held.as_ref().is_some_and(|held| held.owner == owner);
+                    prop_assert_eq!(lease::release(hold, caller, moment.steady_us).is_ok(), right);
+                    if right {
+                        (stored, account) = (None, None);
+                    }
+                }
+            }
+        }
     }
 
     #[test]
