@@ -34,7 +34,7 @@ def lines(r, redis_server):
     """Raw connections to the shared server, which is empty."""
     with Lines(redis_server.port) as lines:
         yield lines
-        eventually(lines.blocked, 0)
+        lines.drain()
 
 
 @pytest.fixture

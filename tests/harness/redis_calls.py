@@ -176,6 +176,13 @@ class Lines:
         for line in self._lines:
             line.close()
 
+    def drain(self):
+        """Close all connections but the one to ask with, and see that the server lets go of everyone who waited."""
+        for line in self._lines:
+            if line is not self.control:
+                line.close()
+        eventually(lambda: (self.count("waiters"), self.blocked()), (0, 0))
+
     def open(self, **kwargs):
         """A new connection."""
         line = Line(self.port, **kwargs)
