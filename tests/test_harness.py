@@ -90,6 +90,12 @@ def test_a_postgres_server_keeps_its_port_and_its_data_over_kill_and_start(make_
     assert (server.port, server.psql("SELECT yes FROM kept")) == (port, "1")
 
 
+def test_a_durable_postgres_server_is_on_disk_and_syncs(make_pg):
+    server = make_pg(durable=True)
+    assert server.psql("SHOW fsync") == "on"
+    assert not str(server.data_dir).startswith("/dev/shm")
+
+
 def test_kill_leaves_no_process_of_a_postgres_server(make_pg):
     server = make_pg()
     pids = [server.pid, *process.children_of(server.pid)]
@@ -154,6 +160,7 @@ def test_the_majors_under_test_are_both_there():
 
 @pytest.mark.parametrize("start", ["RedisServer(module=None)", "PostgresServer(18, extension=False)"])
 def test_a_server_ends_with_its_owner_even_when_that_is_killed(start):
+    scratch = process.temporary_folder("fencelock-test", process.server_account())
     code = (
         "import time\n"
         "from harness import RedisServer, PostgresServer\n"
@@ -161,12 +168,28 @@ def test_a_server_ends_with_its_owner_even_when_that_is_killed(start):
         "print(server.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    owner = run_python(code)
+    owner = run_python(code, env={**os.environ, "TMPDIR": str(scratch)})
     pid = int(owner.stdout.readline())
     family = [pid, *process.children_of(pid)]
     owner.kill()
     owner.communicate()
     process.wait_until_gone(family, within_s=10)
+    # Nobody was left to remove its files.
+    shutil.rmtree(scratch)
+
+
+def test_what_a_killed_run_left_is_removed_a_day_later(tmp_path, monkeypatch):
+    gone = run_python("")
+    gone.communicate()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(process.tempfile, "tempdir", None)
+    left = [tmp_path / f"fencelock-pg-{pid}-{age}" for pid in (gone.pid, os.getpid()) for age in ("old", "new")]
+    for folder in left:
+        folder.mkdir()
+        if folder.name.endswith("old"):
+            os.utime(folder, (0, 0))
+    process.temporary_folder("fencelock-redis").rmdir()
+    assert [folder for folder in left if not folder.exists()] == [left[0]]
 
 
 @pytest.mark.parametrize("start", ["RedisServer(module=None)", "PostgresServer(18, extension=False)"])

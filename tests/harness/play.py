@@ -64,8 +64,8 @@ def down():
 
 
 def _start():
-    redis = RedisServer(data_dir=temporary_folder("fencelock-redis"))
-    postgres = PostgresServer(folder=temporary_folder("fencelock-pg", server_account()))
+    redis = RedisServer(data_dir=temporary_folder("fencelockup-redis"))
+    postgres = PostgresServer(folder=temporary_folder("fencelockup-pg", server_account()))
     servers = []
     try:
         redis.start(detached=True)

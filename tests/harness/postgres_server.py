@@ -38,8 +38,9 @@ from .waiting import eventually
 SUPERUSER = "postgres"
 
 # A crash of the machine may lose throw-away data; SIGKILL for every server process does not (synchronous_commit=off
-# would lose commits then). `durable=True` leaves these at the server's own defaults.
-_FAST = {"fsync": "off", "full_page_writes": "off"}
+# would lose commits then). The data is in memory, so it stays small. `durable=True` leaves these at the server's own
+# defaults, on disk.
+_FAST = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "128MB"}
 _DEFAULTS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -60,7 +61,7 @@ class PostgresServer:
 
     major: a fetched major (18 or 15). pg_config: the user's own server instead.
     settings: of postgresql.conf, by name. extension: whether pg_fence's files are installed in its private copy.
-    durable: fsync and full page writes on, as a real server has them.
+    durable: fsync and full page writes on, and the data on disk, as a real server has them.
     """
 
     def __init__(self, major=None, settings=None, *, pg_config=None, extension=True, durable=False, folder=None):
@@ -68,7 +69,7 @@ class PostgresServer:
             pg_config = places.pg_config_of(major) if major else places.chosen_pg_config() or places.pg_config_of(18)
         if folder is None:
             self.installation = _shared_installation(Path(pg_config), extension)
-            self._folder = temporary_folder("fencelock-pg", self.installation.account)
+            self._folder = temporary_folder("fencelock-pg", self.installation.account, in_memory=not durable)
             self._remains = Remains(self._folder)
         else:
             self._folder = Path(folder)
