@@ -88,6 +88,28 @@ def test_a_trigger_that_changes_the_fence_in_an_update_is_blocked(acct, call, le
     assert everything(acct) == [(1, 5, 10)]
 
 
+def test_a_trigger_that_comes_between_two_calls_is_noticed(acct, connect):
+    other = connect()
+    for call in ("claim", "write", "update"):
+        assert acct.execute(CALLS[call].format(fence=5)).fetchall()
+    trigger(other, "BEFORE UPDATE", "NEW.fence := 1; RETURN NEW;")
+    for call in ("claim", "write", "update"):
+        assert refusal(acct, CALLS[call].format(fence=5)).sqlstate == "LF004"
+    other.execute("DROP TRIGGER spoil ON acct")
+    for call in ("claim", "write", "update"):
+        assert acct.execute(CALLS[call].format(fence=5)).fetchall()
+
+
+def test_a_trigger_of_a_partition_is_noticed_through_the_parent(acct):
+    acct.execute("DROP TABLE acct; CREATE TABLE acct (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, bal int) PARTITION BY LIST (id)")
+    acct.execute("CREATE TABLE part PARTITION OF acct FOR VALUES IN (1); INSERT INTO acct VALUES (1, 5, 10)")
+    acct.execute("CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.fence := 1; RETURN NEW; END $$")
+    acct.execute("CREATE TRIGGER spoil BEFORE UPDATE ON part FOR EACH ROW EXECUTE FUNCTION spoil()")
+    for call in ("claim", "claim_json", "write", "update", "update_returning"):
+        assert refusal(acct, CALLS[call].format(fence=5)).sqlstate == "LF004"
+    assert everything(acct) == [(1, 5, 10)]
+
+
 @pytest.mark.parametrize("call", ["claim", "claim_json", "claim_many", "write"])
 def test_stale_wins_over_blocked(acct, call):
     trigger(acct, "BEFORE UPDATE", "RETURN NULL;")
@@ -180,7 +202,8 @@ def test_every_call_needs_the_rights_of_its_own_statement(acct):
     assert everything(acct) == [(1, 5, 10)]
 
 
-def test_a_rule_that_replaces_the_update_is_the_servers_own_error(acct):
-    acct.execute("CREATE RULE nothing AS ON UPDATE TO acct DO INSTEAD NOTHING")
-    assert refusal(acct, CALLS["claim"].format(fence=9)).sqlstate == "0A000"
+def test_a_rule_that_replaces_the_write_is_the_servers_own_error(acct):
+    acct.execute("CREATE RULE nothing AS ON UPDATE TO acct DO INSTEAD NOTHING; CREATE RULE kept AS ON DELETE TO acct DO INSTEAD NOTHING")
+    for call in ("claim", "claim_json", "write", "update", "delete"):
+        assert refusal(acct, CALLS[call].format(fence=5)).sqlstate == "0A000"
     assert everything(acct) == [(1, 5, 10)]

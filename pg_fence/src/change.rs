@@ -8,7 +8,7 @@ use crate::errors::{FenceProblem, Refused};
 use crate::explain::explain;
 use crate::key::Key;
 use crate::patch::Patch;
-use crate::plans::{Connection, Outcome};
+use crate::plans::{Connection, Outcome, Values};
 use crate::relation::{Column, Table};
 use crate::server;
 use crate::settings;
@@ -49,16 +49,16 @@ impl Change<'_> {
     }
 
     fn make_within(&self, connection: &Connection) -> Result<Option<Outcome>, Refused> {
-        let (statement, values) = (self.statement(), self.values());
+        let (statement, mut values) = (self.statement(), self.values());
         let mut stored = None;
         for _ in 0..MAX_TRIES {
-            let outcome = connection.run(&statement, &values)?;
+            let outcome = connection.run(&statement, &mut values)?;
             match outcome.rows {
                 0 => {}
                 1 => return self.checked(outcome).map(Some),
                 rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
             }
-            let found = explain(connection, self)?;
+            let found = explain(connection, self, &mut values)?;
             match found.verdict {
                 Verdict::Stale => return Ok(None),
                 Verdict::Unclaimed => return Err(self.unclaimed(found.stored)),
@@ -90,16 +90,18 @@ impl Change<'_> {
         self.fence.get() as i64
     }
 
-    fn values(&self) -> Vec<Option<Datum>> {
-        let key = self.key.values.iter().map(|value| Some(value.datum));
-        let fence = Some(Datum::from(self.fence_number()));
-        let patch = self.patch.map_or(&[][..], |patch| &patch.values).iter().copied();
-        key.chain([fence]).chain(patch).collect()
+    fn values(&self) -> Values {
+        let patch = self.patch.map_or(&[][..], |patch| &patch.values);
+        let mut values = Values::with_capacity(self.key.values.len() + 1 + patch.len());
+        self.key.values.iter().for_each(|value| values.push(Some(value.datum)));
+        values.push(Some(Datum::from(self.fence_number())));
+        patch.iter().for_each(|&value| values.push(value));
+        values
     }
 
     /// A trigger may have set the fence column on the way to the row.
     fn checked(&self, outcome: Outcome) -> Result<Outcome, Refused> {
-        if outcome.fence == Some(self.fence_number()) {
+        if !self.statement().answers_fence() || outcome.fence == Some(self.fence_number()) {
             return Ok(outcome);
         }
         let (table, key) = (self.table.name.clone(), self.key_text());

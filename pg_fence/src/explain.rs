@@ -5,10 +5,9 @@
 
 use crate::change::Change;
 use crate::errors::Refused;
-use crate::plans::Connection;
+use crate::plans::{Connection, Values};
 use crate::statement::Verb;
 use fence::resource::Verdict;
-use pgrx::pg_sys::Datum;
 
 /// What was found.
 pub struct Found {
@@ -18,10 +17,9 @@ pub struct Found {
     pub verdict: Verdict,
 }
 
-/// Reads the row of a change that reached none. Errors: there is no such row, or none that the caller may see.
-pub fn explain(connection: &Connection, change: &Change) -> Result<Found, Refused> {
-    let values: Vec<Option<Datum>> = change.key.values.iter().map(|value| Some(value.datum)).collect();
-    let outcome = connection.run(&change.statement().plain(Verb::Read), &values)?;
+/// Reads the row of a change that reached none; `values` are the change's, the key's first. Errors: there is no such row, or none that the caller may see.
+pub fn explain(connection: &Connection, change: &Change, values: &mut Values) -> Result<Found, Refused> {
+    let outcome = connection.run(&change.statement().plain(Verb::Read), values)?;
     if outcome.rows == 0 {
         return Err(Refused::NoRow { table: change.table.name.clone(), key: change.key_text() });
     }

@@ -3,8 +3,7 @@
 //! Not conversion: `literal` makes values of it. Invariant: a [`Json`] does not outlive the document that it points
 //! into, and strings are the bytes of the database's encoding.
 
-use crate::server::Value;
-use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, jbvType};
+use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, Oid, jbvType};
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
@@ -132,9 +131,12 @@ impl<'d> Json<'d> {
 
     /// A number in digits, with all its places.
     pub fn number_text(&self) -> Vec<u8> {
-        // SAFETY: called for numbers, whose field is a numeric value.
-        let datum = unsafe { Datum::from(self.value.val.numeric) };
-        Value { datum, type_oid: pg_sys::NUMERICOID }.text().into_bytes()
+        // SAFETY: called for numbers, whose field is a numeric value; its output function gives a C string.
+        unsafe {
+            let datum = Datum::from(self.value.val.numeric);
+            let text = pg_sys::OidOutputFunctionCall(Oid::from(pg_sys::F_NUMERIC_OUT), datum);
+            CStr::from_ptr(text).to_bytes().to_vec()
+        }
     }
 
     /// The value as JSON text.

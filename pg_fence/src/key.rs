@@ -42,6 +42,13 @@ impl Key {
     /// text value is read as the column's type; for several columns it is the text of a JSON object. Errors: it does
     /// not fit the primary key.
     pub fn read(table: &Table, given: Value) -> Result<Key, Refused> {
+        // The common case first: one column, and a type that has been seen before.
+        if let [only] = table.key.as_slice()
+            && let Some(fit) = only.known_fit(given.type_oid)
+            && !fit.through_text
+        {
+            return Ok(Key { values: vec![given], fits: vec![fit] });
+        }
         let given_type = server::base_type(given.type_oid);
         let given = Value { type_oid: given_type, ..given };
         if let [only] = table.key.as_slice()
@@ -196,8 +203,8 @@ fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Value,
 }
 
 fn fit(table: &Table, key: &KeyColumn, given: Oid) -> Result<Fit, Refused> {
-    if let Some((_, fit)) = key.fits.borrow().iter().find(|(known, _)| *known == given) {
-        return Ok(*fit);
+    if let Some(fit) = key.known_fit(given) {
+        return Ok(fit);
     }
     let column = table.key_column(key);
     let Some(fit) = new_fit(key, column.base_type, given) else {

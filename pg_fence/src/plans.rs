@@ -24,12 +24,18 @@ pub struct Plan(pg_sys::SPIPlanPtr);
 /// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
 pub struct Connection(());
 
+/// The values of a statement's parameters, in order.
+pub struct Values {
+    datums: Vec<Datum>,
+    nulls: Vec<c_char>,
+}
+
 /// What a statement did.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// How many rows it reached.
     pub rows: u64,
-    /// The fence that it answered, if it reached one row.
+    /// The fence that it answered, if it reached one row and [`Statement::answers_fence`].
     pub fence: Option<i64>,
     /// The row that it answered, if it reached one. It outlives the connection.
     pub row: Option<Datum>,
@@ -65,6 +71,21 @@ impl Drop for Plan {
     }
 }
 
+impl Values {
+    /// None yet, with room for `count`.
+    pub fn with_capacity(count: usize) -> Values {
+        Values { datums: Vec::with_capacity(count), nulls: Vec::with_capacity(count) }
+    }
+
+    /// Adds a value; `None` is null.
+    pub fn push(&mut self, value: Option<Datum>) {
+        const IS_VALUE: c_char = b' ' as c_char;
+        const IS_NULL: c_char = b'n' as c_char;
+        self.datums.push(value.unwrap_or(Datum::null()));
+        self.nulls.push(if value.is_some() { IS_VALUE } else { IS_NULL });
+    }
+}
+
 impl Connection {
     /// Connects.
     pub fn open() -> Result<Connection, Refused> {
@@ -84,26 +105,23 @@ impl Connection {
         }
     }
 
-    /// Runs a statement with values for its parameters (`None` is null): the key's, the fence, the patch's.
-    pub fn run(&self, statement: &Statement, values: &[Option<Datum>]) -> Result<Outcome, Refused> {
+    /// Runs a statement with values for its parameters: the key's, the fence, the patch's.
+    pub fn run(&self, statement: &Statement, values: &mut Values) -> Result<Outcome, Refused> {
         let plan = plan(statement)?;
-        let mut datums: Vec<Datum> = values.iter().map(|value| value.unwrap_or(Datum::null())).collect();
-        let nulls: Vec<c_char> =
-            values.iter().map(|value| if value.is_some() { b' ' } else { b'n' } as c_char).collect();
-        // SAFETY: there are as many values as the plan has parameters, each of the parameter's type.
-        let code =
-            unsafe { pg_sys::SPI_execute_plan(plan.0, datums.as_mut_ptr(), nulls.as_ptr(), READ_WRITE, NO_LIMIT) };
+        let (datums, nulls) = (values.datums.as_mut_ptr(), values.nulls.as_ptr());
+        // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type.
+        let code = unsafe { pg_sys::SPI_execute_plan(plan.0, datums, nulls, READ_WRITE, NO_LIMIT) };
         if code < 0 {
             return Err(Refused::Server { function: "SPI_execute_plan", code });
         }
-        Ok(outcome(statement.answer))
+        Ok(outcome(statement))
     }
 }
 
 const READ_WRITE: bool = false;
 const NO_LIMIT: std::ffi::c_long = 0;
 
-fn outcome(answer: Answer) -> Outcome {
+fn outcome(statement: &Statement) -> Outcome {
     // SAFETY: the statement has just run. Its first row is read only if there is one and it has columns; a row value
     // is copied to the memory context that outlives the connection.
     unsafe {
@@ -119,9 +137,13 @@ fn outcome(answer: Answer) -> Outcome {
             let datum = pg_sys::SPI_getbinval(tuple, descriptor, number, &mut is_null);
             (!is_null).then_some(datum)
         };
-        outcome.fence = field(1).map(|datum| datum.value() as i64);
-        if answer != Answer::Fence {
-            outcome.row = field(2).map(|datum| pg_sys::SPI_datumTransfer(datum, false, VARLENA));
+        let answers_fence = statement.answers_fence();
+        if answers_fence {
+            outcome.fence = field(1).map(|datum| datum.value() as i64);
+        }
+        if statement.answer != Answer::Fence {
+            let row = field(if answers_fence { 2 } else { 1 });
+            outcome.row = row.map(|datum| pg_sys::SPI_datumTransfer(datum, false, VARLENA));
         }
         outcome
     }
@@ -178,7 +200,7 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
 }
 
 impl Statement<'_> {
-    /// The same statement with another verb and without a patch, answering the fence alone.
+    /// The same statement with another verb and without a patch, answering no row.
     pub fn plain(self, verb: Verb) -> Self {
         Statement { verb, answer: Answer::Fence, patch: &[], ..self }
     }

@@ -30,6 +30,9 @@ pub struct Table {
     pub name: RelationName,
     /// Whether it is partitioned. Others are addressed with ONLY, without the tables that inherit from them.
     pub is_partitioned: bool,
+    /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
+    /// partition can have triggers of its own.
+    pub can_change_writes: bool,
     /// Its columns, without those that were dropped.
     pub columns: Vec<Column>,
     /// The columns of its primary key, in the key's order.
@@ -210,6 +213,11 @@ impl Column {
 }
 
 impl KeyColumn {
+    /// How values of a type are compared with it, if one has been seen before.
+    pub fn known_fit(&self, given: Oid) -> Option<Fit> {
+        self.fits.borrow().iter().find(|(known, _)| *known == given).map(|(_, fit)| *fit)
+    }
+
     /// The input function of the type without a domain's checks: a key that no row can have is no error.
     pub fn base_input(&self, column: &Column) -> &Input {
         self.base_input.get_or_init(|| Input::of(column.base_type))
@@ -326,10 +334,12 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
     while columns.iter().any(|column| column.name.as_bytes() == alias) {
         alias.push(b'_');
     }
+    let is_partitioned = form.relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE;
     let table = Table {
         oid: relation.rd_id,
         name,
-        is_partitioned: form.relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE,
+        is_partitioned,
+        can_change_writes: is_partitioned || has_rules_or_triggers(relation),
         columns,
         key,
         alias: crate::text::c_string(alias),
@@ -339,6 +349,12 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         depends_on: RefCell::default(),
     };
     Ok((table, form.relnamespace))
+}
+
+fn has_rules_or_triggers(relation: &pg_sys::RelationData) -> bool {
+    // SAFETY: an open relation's description of its triggers is null or valid.
+    let triggers = unsafe { relation.trigdesc.as_ref() };
+    !relation.rd_rules.is_null() || triggers.is_some_and(|triggers| triggers.trig_update_before_row)
 }
 
 fn refuse_other_kinds(oid: Oid, kind: u8, name: &RelationName) -> Result<(), Refused> {

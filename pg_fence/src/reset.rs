@@ -4,7 +4,7 @@ use crate::call::{Call, Reply};
 use crate::change::accepted_fence;
 use crate::errors::Refused;
 use crate::key::Key;
-use crate::plans::Connection;
+use crate::plans::{Connection, Values};
 use crate::relation::Table;
 use crate::server;
 use crate::statement::{Answer, Statement, Verb};
@@ -34,11 +34,12 @@ pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
 
 fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refused> {
     let table = lock.table;
-    let mut values: Vec<Option<Datum>> = key.values.iter().map(|value| Some(value.datum)).collect();
+    let mut values = Values::with_capacity(key.values.len() + 1);
+    key.values.iter().for_each(|value| values.push(Some(value.datum)));
     let connection = Connection::open()?;
-    let found = connection.run(lock, &values)?;
+    let found = connection.run(lock, &mut values)?;
     values.push(Some(Datum::from(new)));
-    let written = connection.run(&lock.plain(Verb::Reset), &values)?;
+    let written = connection.run(&lock.plain(Verb::Reset), &mut values)?;
     let key_text = || key.text(table);
     match (found.rows, written.rows) {
         (1, 1) if written.fence == Some(new) => {}

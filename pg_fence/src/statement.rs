@@ -32,11 +32,11 @@ pub enum Verb {
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The fence as it is stored afterwards.
+    /// The fence, where [`Statement::answers_fence`], and no row.
     Fence,
-    /// The fence, and the row as a value of its table's type.
+    /// The row as a value of its table's type.
     Row,
-    /// The fence, and the row as jsonb.
+    /// The row as jsonb.
     Json,
 }
 
@@ -89,13 +89,23 @@ impl Statement<'_> {
         let only = if self.table.is_partitioned { "" } else { "ONLY " };
         let target = text![only, self.table.qualified_name(), " AS ", Identifier(&self.table.alias)];
         let (found, answered) = (self.condition(), self.answered());
+        let returning = if answered.is_empty() { Vec::new() } else { text![" RETURNING ", &answered[..]] };
         match self.verb {
             Verb::Read => text!["SELECT ", answered, " FROM ", target, " WHERE ", found],
             Verb::Lock => text!["SELECT ", answered, " FROM ", target, " WHERE ", found, " FOR NO KEY UPDATE"],
-            Verb::Delete => text!["DELETE FROM ", target, " WHERE ", found, " RETURNING ", answered],
+            Verb::Delete => text!["DELETE FROM ", target, " WHERE ", found, returning],
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => {
-                text!["UPDATE ", target, " SET ", self.assignments(), " WHERE ", found, " RETURNING ", answered]
+                text!["UPDATE ", target, " SET ", self.assignments(), " WHERE ", found, returning]
             }
+        }
+    }
+
+    /// Whether it answers the fence as it is stored afterwards, before the row. A write does not need to where nothing
+    /// can have changed it on the way.
+    pub fn answers_fence(&self) -> bool {
+        match self.verb {
+            Verb::Read | Verb::Lock | Verb::Reset => true,
+            Verb::Claim | Verb::Update | Verb::Write | Verb::Delete => self.table.can_change_writes,
         }
     }
 
@@ -148,12 +158,13 @@ impl Statement<'_> {
     }
 
     fn answered(&self) -> Vec<u8> {
-        let fence = text![self.column(self.fence), "::pg_catalog.int8"];
-        let row = Identifier(&self.table.alias);
-        match self.answer {
-            Answer::Fence => fence,
-            Answer::Row => text![fence, ", ", row],
-            Answer::Json => text![fence, ", pg_catalog.to_jsonb(", row, ")"],
-        }
+        let alias = Identifier(&self.table.alias);
+        let row = match self.answer {
+            Answer::Fence => None,
+            Answer::Row => Some(text![alias]),
+            Answer::Json => Some(text!["pg_catalog.to_jsonb(", alias, ")"]),
+        };
+        let fence = self.answers_fence().then(|| text![self.column(self.fence), "::pg_catalog.int8"]);
+        joined(fence.into_iter().chain(row), ", ")
     }
 }
