@@ -296,6 +296,22 @@ def test_a_lease_that_has_ended_is_not_extended_and_not_revived(r, speaker, end)
     assert (lock.hold, lock.ttl_ms <= 1_000) == ((b"B", second), True)
 
 
+@pytest.mark.parametrize(
+    "late", ["'EXTEND', 'k', 'A', 60000", "'EXTEND', 'k', 'A', 60000, 'FENCE', fence", "'RELEASE', 'k', 'A', 'FENCE', fence"]
+)
+def test_a_lease_that_has_ended_is_lost_even_while_its_entry_is_there(r, late):
+    """In one script, so that nothing removes the entry in between."""
+    entry, answer, left = r.eval(
+        "local function call(name, ...) return redis.call('FENCELOCK.' .. name, ...) end "
+        "local fence = string.format('%.0f', call('ACQUIRE', 'k', 'A', 1)) "
+        "while call('INSPECT', 'k') do end "
+        f"return {{redis.call('EXISTS', 'k'), call({late}), call('INSPECT', 'k')}}",
+        0,
+    )
+    assert (entry, answer, left) == (1, 0, None)
+    assert acquire(r, "k", "B", 1_000)
+
+
 def test_the_answer_to_a_lost_lease_cannot_be_taken_for_success(r, speaker):
     acquire(r, "k", "A", 10_000)
     for answer in (extend(speaker, "k", "B", 1_000), release(speaker, "k", "B"), acquire(speaker, "k", "B", 1_000)):

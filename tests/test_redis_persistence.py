@@ -162,8 +162,9 @@ def test_any_name_and_any_owner_survive_and_the_next_fence_is_larger(make_redis,
         assert acquire(client, "next", "A", 60_000) > max(fences)
 
 
-@each_route
-def test_a_lease_that_is_live_after_the_restart_ends_on_time(make_redis, config, route):
+@pytest.mark.parametrize("name", ["SAVE", "AOF", "AOF rewritten", "AOF rewritten without preamble", "DEBUG RELOAD"])
+def test_a_lease_that_is_live_after_the_restart_ends_on_time(make_redis, name):
+    config, route = ROUTES[name]
     server = make_redis(config=config)
     with connect(server) as client:
         began = time.monotonic()
