@@ -142,12 +142,12 @@ fn extend(ctx: Ctx, words: &Words) -> Reply {
 fn release(ctx: Ctx, words: &Words) -> Reply {
     let caller = args::release(words.at(2), words.from(3))?;
     let mut slot = open_to_write(ctx, words.key)?;
-    let lock = slot.lock();
-    match lease::release(slot.hold(), caller, server().steady_us()) {
+    let (lock, now_us) = (slot.lock(), server().steady_us());
+    match lease::release(slot.hold(), caller, now_us) {
         Ok(_) => {
             server().stats.count(Count::Releases);
             ctx.notify(c"fencelock.released", words.key);
-            handover::pass_on(&mut slot, lock);
+            handover::pass_on(&mut slot, lock, now_us);
             Ok(Answer::Integer(1))
         }
         Err(_) => {

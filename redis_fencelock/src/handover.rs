@@ -76,11 +76,11 @@ fn serve(slot: &mut Slot, lock: LockName) {
 }
 
 /// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.
-pub(crate) fn pass_on(slot: &mut Slot, lock: LockName) {
+pub(crate) fn pass_on(slot: &mut Slot, lock: LockName, now_us: u64) {
     if server().queues.borrow().waiting(lock) > 0 {
         serve(slot, lock);
-        look_again(slot, lock, server().steady_us());
+        look_again(slot, lock, now_us);
     } else {
-        slot.remove();
+        slot.remove(now_us);
     }
 }

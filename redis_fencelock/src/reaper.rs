@@ -215,9 +215,10 @@ fn undo_grants(ctx: Ctx) {
         let lock = LockName { db: waiter.db, name: &waiter.name };
         let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
         with_slot(ctx, lock, |slot| {
-            if lease::release(slot.hold(), caller, server.steady_us()).is_ok() {
+            let now_us = server.steady_us();
+            if lease::release(slot.hold(), caller, now_us).is_ok() {
                 server.stats.count(Count::Undone);
-                handover::pass_on(slot, lock);
+                handover::pass_on(slot, lock, now_us);
             }
         });
         // A client that was unblocked from outside between its grant and its reply would wait for ever.
@@ -281,7 +282,7 @@ fn retire(ctx: Ctx, value: Value) -> Retired {
         return Retired::Later(lease.free_us());
     }
     let lock = slot.lock();
-    handover::pass_on(&mut slot, lock);
+    handover::pass_on(&mut slot, lock, now_us);
     Retired::Done
 }
 

@@ -4,8 +4,6 @@
 //! Invariant: counting allocates only when a name enters the table, and the table never grows by itself.
 
 use std::cell::{Cell, RefCell};
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
 
 use fence::queue::LockName;
 
@@ -144,9 +142,7 @@ impl Names {
     /// The places that a name may take.
     fn set_of(&self, lock: LockName) -> Option<std::ops::Range<usize>> {
         let sets = self.places.len().div_ceil(WAYS);
-        let mut hasher = DefaultHasher::new();
-        lock.hash(&mut hasher);
-        let first = (hasher.finish() as usize).checked_rem(sets)? * WAYS;
+        let first = (hash(lock) as usize).checked_rem(sets)? * WAYS;
         Some(first..(first + WAYS).min(self.places.len()))
     }
 
@@ -161,20 +157,43 @@ impl Names {
             return set[known?].as_mut();
         }
         let rarest = set.iter_mut().min_by_key(|place| place.as_ref().map_or(0, |stats| stats.weight))?;
-        match rarest {
+        match rarest.as_mut() {
             Some(stats) if stats.weight > 1 => {
                 stats.weight -= 1;
-                None
+                return None;
             }
-            _ => Some(rarest.insert(NameStats::of(lock))),
+            Some(stats) if stats.name.len() == lock.name.len() => stats.reuse_for(lock),
+            _ => *rarest = Some(NameStats::of(lock)),
         }
+        rarest.as_mut()
     }
+}
+
+/// Spreads names over the table. It need not withstand an attack: names that collide only share a few counters.
+fn hash(lock: LockName) -> u64 {
+    /// 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", volume 3, section 6.4).
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(FACTOR);
+    let mut hash = mix(lock.db as u64, lock.name.len() as u64);
+    for chunk in lock.name.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = mix(hash, u64::from_le_bytes(word));
+    }
+    hash ^ hash >> 32
 }
 
 impl NameStats {
     fn of(lock: LockName) -> NameStats {
         let counts = [0; COUNT];
         NameStats { db: lock.db, name: lock.name.into(), weight: 1, counts, longest_hold_us: 0, longest_wait_us: 0 }
+    }
+
+    /// Makes this the entry of another name of the same length, in the same memory.
+    fn reuse_for(&mut self, lock: LockName) {
+        let mut name = std::mem::take(&mut self.name);
+        name.copy_from_slice(lock.name);
+        *self = NameStats { name, ..NameStats::of(LockName { name: b"", ..lock }) };
     }
 
     fn is_of(&self, lock: LockName) -> bool {

@@ -86,8 +86,8 @@ impl Slot {
     }
 
     /// Removes the hold that is there.
-    pub fn remove(&mut self) {
-        self.note_end(server().steady_us());
+    pub fn remove(&mut self, now_us: u64) {
+        self.note_end(now_us);
         let Some(value) = self.value.take() else { return };
         server().index.borrow_mut().remove(value);
         self.key.delete();
