@@ -37,7 +37,7 @@ def test_the_readme_names_every_function_and_setting(pg):
     try:
         pg.psql("CREATE EXTENSION pg_fence; LOAD 'pg_fence'", "readme")
         names = pg.psql("LOAD 'pg_fence'; SELECT DISTINCT proname FROM pg_proc WHERE proname ~ '^fence' UNION SELECT name FROM pg_settings WHERE name ~ '^pg_fence'", "readme")
-        assert len(names.splitlines()) == 10
+        assert len(names.splitlines()) > 10
         assert [name for name in names.splitlines() if f"`{name}" not in text] == []
     finally:
         pg.psql("DROP DATABASE readme WITH (FORCE)")

@@ -61,6 +61,28 @@ impl Step {
     }
 }
 
+/// How a guard, which fences a whole transaction, lets a fence in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Entry {
+    /// The fence is the stored one: together with all other transactions that have it.
+    Shared,
+    /// The fence is newer: once it is alone, it is stamped.
+    Alone,
+    /// This newer fence is stored.
+    Stale(i64),
+}
+
+impl Entry {
+    /// Judges the caller's fence against the stored one. `None` (and 0) means never stamped.
+    pub fn of(stored: Option<i64>, caller: Fence) -> Entry {
+        match Step::Update.judge(stored, caller) {
+            Verdict::Accepted => Entry::Shared,
+            Verdict::Unclaimed => Entry::Alone,
+            Verdict::Stale => Entry::Stale(stored.unwrap_or(0)),
+        }
+    }
+}
+
 /// Reads the stamp of a resource that keeps it as text: `None` when it is not a canonical integer up to 2^53 - 1.
 pub fn read_stamp(text: &[u8]) -> Option<i64> {
     let stamp = canonical(text).filter(|&stamp| stamp <= Fence::MAX)?;
@@ -92,6 +114,16 @@ mod tests {
         assert_eq!(judge(Step::Update, Some(6), 5), Verdict::Stale);
         assert_eq!(judge(Step::Update, Some(4), 5), Verdict::Unclaimed);
         assert_eq!(judge(Step::Update, None, 5), Verdict::Unclaimed);
+    }
+
+    #[test]
+    fn a_guard_is_shared_by_one_fence_and_stamped_by_a_newer_one() {
+        let enter = |stored, caller| Entry::of(stored, Fence::new(caller).unwrap());
+        assert_eq!(enter(None, 5), Entry::Alone);
+        assert_eq!(enter(Some(0), 5), Entry::Alone);
+        assert_eq!(enter(Some(4), 5), Entry::Alone);
+        assert_eq!(enter(Some(5), 5), Entry::Shared);
+        assert_eq!(enter(Some(6), 5), Entry::Stale(6));
     }
 
     #[test]

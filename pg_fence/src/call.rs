@@ -16,6 +16,8 @@ pub struct Call(FunctionCallInfo);
 pub enum Reply {
     /// Null, or no row at all where a function returns rows.
     Nothing,
+    /// Nothing to tell, from a function that returns void.
+    Void,
     /// A value.
     Value(Datum),
     /// The only row of a function that returns rows.
@@ -100,6 +102,12 @@ impl Call {
         Ok(unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
     }
 
+    /// The schema that the function lies in, which is the extension's.
+    pub fn schema(&self) -> Oid {
+        // SAFETY: the server passes the function that it calls; the rest reads the catalog.
+        unsafe { pg_sys::get_func_namespace((*(*self.0).flinfo).fn_oid) }
+    }
+
     /// Begins the rows of a function that returns several.
     pub fn rows(&self) -> Rows {
         // SAFETY: the call is one of a function that returns rows, so the server passed where they go. It takes the
@@ -128,6 +136,7 @@ impl Call {
                 !info.is_null() && (*info.cast::<pg_sys::Node>()).type_ == pg_sys::NodeTag::T_ReturnSetInfo;
             match reply {
                 Reply::Value(datum) => return datum,
+                Reply::Void => return Datum::null(),
                 Reply::Row(datum) => {
                     if returns_rows {
                         (*info).isDone = pg_sys::ExprDoneCond::ExprSingleResult;

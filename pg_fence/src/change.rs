@@ -120,12 +120,27 @@ impl Change<'_> {
 
 /// Takes a number as a fence for this column. Errors: it is out of range.
 pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Result<Fence, Refused> {
+    let column_max = if column.base_type == pg_sys::INT4OID { i32::MAX as u64 } else { i64::MAX as u64 };
+    let above_column =
+        |fence, max| FenceProblem::AboveColumn { fence, max, table: table.name.clone(), column: column.name.clone() };
+    accepted(number, column_max, above_column)
+}
+
+/// Takes a number as a fence that no column of the caller's holds. Errors: it is out of range.
+pub fn accepted_number(number: Option<i64>) -> Result<Fence, Refused> {
+    accepted(number, i64::MAX as u64, |fence, max| FenceProblem::AboveSetting { fence, max })
+}
+
+fn accepted(
+    number: Option<i64>,
+    column_max: u64,
+    above_column: impl FnOnce(i64, u64) -> FenceProblem,
+) -> Result<Fence, Refused> {
     let refused = |problem| Err(Refused::Fence(problem));
     let Some(number) = number else {
         return refused(FenceProblem::Null);
     };
     let limits = settings::fence_limits();
-    let column_max = if column.base_type == pg_sys::INT4OID { i32::MAX as u64 } else { i64::MAX as u64 };
     let max = limits.max.min(column_max);
     match (FenceLimits { max, ..limits }).accept(number, server::now_us()) {
         Ok(fence) => Ok(fence),
@@ -133,12 +148,7 @@ pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Re
         Err(FenceRefused::AheadOfClock(horizon)) => {
             refused(FenceProblem::Ahead { fence: number, horizon, max_ahead_s: settings::max_fence_ahead_s() })
         }
-        Err(FenceRefused::AboveMax(max)) if max == column_max => refused(FenceProblem::AboveColumn {
-            fence: number,
-            max,
-            table: table.name.clone(),
-            column: column.name.clone(),
-        }),
+        Err(FenceRefused::AboveMax(max)) if max == column_max => refused(above_column(number, max)),
         Err(FenceRefused::AboveMax(Fence::MAX)) => refused(FenceProblem::AboveProtocol(number)),
         Err(FenceRefused::AboveMax(max)) => refused(FenceProblem::AboveSetting { fence: number, max }),
     }

@@ -58,6 +58,16 @@ pub enum Refused {
     ManyRows { table: RelationName, key: Vec<u8>, rows: u64 },
     /// The server answered a statement in a way that cannot be.
     Server { function: &'static str, code: c_int },
+    /// A newer fence is stored at a guard; which one, if the caller may read it.
+    StaleGuard { resource: CString, stored: Option<i64>, fence: Fence },
+    /// A guard in a transaction that reads by one snapshot.
+    GuardLevel,
+    /// No guard has this name.
+    NoGuard { resource: CString },
+    /// The name of a guard is empty or too long.
+    ResourceLength { bytes: usize, max: usize },
+    /// The table of the guards is gone.
+    NoGuardTable,
 }
 
 /// Why a number is no fence here.
@@ -225,6 +235,28 @@ impl Refused {
                     .about(table)
             }
             Refused::Server { function, code } => Report::new("XX000", text![function, " answered ", code]),
+            Refused::StaleGuard { resource, stored, fence } => {
+                let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
+                Report::new("LF001", text!["fence ", fence, " is stale at guard \"", &resource, "\""])
+                    .detail(text!["The guard has let in ", newer, "; this transaction has fence ", fence, "."])
+                    .hint(text!["Another holder has taken over. Roll back, and take the lock again."])
+            }
+            Refused::GuardLevel => {
+                Report::new("0A000", text!["fenced_guard() works at isolation level READ COMMITTED only"])
+                    .detail(text!["At the stricter levels later statements read what was there before the guard."])
+                    .hint(text!["Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED."])
+            }
+            Refused::NoGuard { resource } => Report::new("P0002", text!["there is no guard \"", resource, "\""])
+                .hint(text!["Guards are made by fenced_guard(). Compare the name with those in fence_guards."]),
+            Refused::ResourceLength { bytes, max } => {
+                Report::new("22023", text!["the name of the resource has ", bytes, " bytes"])
+                    .detail(text!["It has 1 to ", max, "."])
+                    .hint(text!["Use a short name, or a hash of a long one."])
+            }
+            Refused::NoGuardTable => {
+                Report::new("55000", text!["the table \"fence_guards\" is not in the extension's schema"])
+                    .hint(text!["Create the extension again."])
+            }
         }
     }
 }

@@ -8,8 +8,10 @@ mod call;
 mod change;
 mod claim;
 mod claim_many;
+mod direct;
 mod errors;
 mod explain;
+mod guard;
 mod json;
 mod key;
 mod literal;
@@ -72,4 +74,7 @@ sql_functions! {
     pg_fence_write, pg_finfo_pg_fence_write => update::fenced_write;
     pg_fence_delete, pg_finfo_pg_fence_delete => update::fenced_delete;
     pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset;
+    pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard;
+    pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget;
+    pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset;
 }

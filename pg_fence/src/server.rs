@@ -308,6 +308,139 @@ pub fn refuse_on_standby(function: &CStr) {
     unsafe { pg_sys::PreventCommandDuringRecovery(function.as_ptr()) };
 }
 
+/// Refuses what writes in a transaction that is read-only.
+pub fn refuse_when_read_only(function: &CStr) {
+    // SAFETY: it raises an error or does nothing.
+    unsafe {
+        if pg_sys::XactReadOnly {
+            pg_sys::PreventCommandIfReadOnly(function.as_ptr());
+        }
+    }
+}
+
+/// Whether all statements of the transaction read by one snapshot: REPEATABLE READ or SERIALIZABLE.
+pub fn reads_one_snapshot() -> bool {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+/// The role whose rights count now.
+pub fn current_user() -> Oid {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// Whether a role may read the whole table.
+pub fn may_read_table(table: Oid, role: Oid) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::pg_class_aclcheck(table, role, pg_sys::ACL_SELECT.into()) == pg_sys::AclResult::ACLCHECK_OK }
+}
+
+/// The relation of this name in a schema.
+pub fn relation_in(schema: Oid, name: &CStr) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_relname_relid(name.as_ptr(), schema) })
+}
+
+/// The rights of a relation's owner instead of the caller's, as long as this lives. What is run meanwhile must be
+/// statements of this library on tables of this library alone.
+pub struct AsOwner {
+    user: Oid,
+    context: i32,
+}
+
+impl AsOwner {
+    /// Takes the rights of this relation's owner.
+    pub fn of(relation: Oid) -> AsOwner {
+        let mut caller = AsOwner { user: pg_sys::InvalidOid, context: 0 };
+        // SAFETY: what was in force is kept to be restored; the server also restores it where a transaction or a
+        // subtransaction aborts.
+        unsafe {
+            pg_sys::GetUserIdAndSecContext(&mut caller.user, &mut caller.context);
+            let owner = owner_of(relation).unwrap_or(caller.user);
+            let context = caller.context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+            pg_sys::SetUserIdAndSecContext(owner, context);
+        }
+        caller
+    }
+}
+
+impl Drop for AsOwner {
+    fn drop(&mut self) {
+        // SAFETY: both were in force before.
+        unsafe { pg_sys::SetUserIdAndSecContext(self.user, self.context) };
+    }
+}
+
+fn owner_of(relation: Oid) -> Option<Oid> {
+    // SAFETY: the tuple is checked, read and released; a relation's tuple has this layout.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as _, Datum::from(relation));
+        if tuple.is_null() {
+            return None;
+        }
+        let owner = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>()).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(owner)
+    }
+}
+
+/// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
+/// is held to the end of the transaction, or to ROLLBACK TO a savepoint before it; PREPARE TRANSACTION keeps it.
+pub struct NamedLock(pg_sys::LOCKTAG);
+
+/// How a [`NamedLock`] is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMode {
+    /// Together with others that share it.
+    Shared,
+    /// By one transaction alone.
+    Alone,
+}
+
+impl NamedLock {
+    /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
+    pub fn of(name: &[u8]) -> NamedLock {
+        const SEED: u64 = 0;
+        let length = i32::try_from(name.len()).unwrap_or(i32::MAX);
+        // SAFETY: the hash reads as many bytes as there are; the rest reads a number of the backend.
+        let (hash, database) =
+            unsafe { (pg_sys::hash_bytes_extended(name.as_ptr(), length, SEED), pg_sys::MyDatabaseId) };
+        NamedLock(pg_sys::LOCKTAG {
+            locktag_field1: database.to_u32(),
+            locktag_field2: (hash >> 32) as u32,
+            locktag_field3: hash as u32,
+            locktag_field4: 0,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
+            locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
+        })
+    }
+
+    /// Takes the lock; waits in order behind all who came before and would conflict.
+    pub fn take(&self, mode: LockMode) {
+        const OF_THE_SESSION: bool = false;
+        const DO_NOT_WAIT: bool = false;
+        // SAFETY: the tag is complete. The server raises an error where the wait ends without the lock.
+        unsafe { pg_sys::LockAcquire(&self.0, mode.number(), OF_THE_SESSION, DO_NOT_WAIT) };
+    }
+
+    /// Gives back what one `take` took.
+    pub fn give_back(&self, mode: LockMode) {
+        const OF_THE_SESSION: bool = false;
+        // SAFETY: the tag is complete; the caller holds the lock in this mode.
+        unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) };
+    }
+}
+
+impl LockMode {
+    fn number(self) -> pg_sys::LOCKMODE {
+        (match self {
+            LockMode::Shared => pg_sys::ShareLock,
+            LockMode::Alone => pg_sys::ExclusiveLock,
+        }) as pg_sys::LOCKMODE
+    }
+}
+
 /// Raises the server's error when the stack is nearly used up by recursion.
 pub fn check_stack_depth() {
     // SAFETY: it raises an error or does nothing.

@@ -1,0 +1,39 @@
+//! Statements of the extension that are run so seldom that their plans are not kept.
+//!
+//! Not those on fenced rows (`statement`, `plans`). Every name in such a text is quoted and qualified as it is there.
+
+use crate::errors::Refused;
+use crate::plans::Connection;
+use crate::server::Value;
+use crate::text::c_string;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::{c_int, c_long};
+
+const READ_WRITE: bool = false;
+const NO_LIMIT: c_long = 0;
+
+impl Connection {
+    /// Runs a text of one statement with values for its parameters. Answers how many rows it reached.
+    pub fn run_direct(&self, sql: Vec<u8>, values: &[Value]) -> Result<u64, Refused> {
+        let sql = c_string(sql);
+        let mut types: Vec<Oid> = values.iter().map(|value| value.type_oid).collect();
+        let mut datums: Vec<Datum> = values.iter().map(|value| value.datum).collect();
+        let none_is_null = std::ptr::null();
+        // SAFETY: the text ends with a NUL; there are as many types as values, and each value is of its type.
+        unsafe {
+            let code = pg_sys::SPI_execute_with_args(
+                sql.as_ptr(),
+                values.len() as c_int,
+                types.as_mut_ptr(),
+                datums.as_mut_ptr(),
+                none_is_null,
+                READ_WRITE,
+                NO_LIMIT,
+            );
+            match code {
+                0.. => Ok(pg_sys::SPI_processed),
+                code => Err(Refused::Server { function: "SPI_execute_with_args", code }),
+            }
+        }
+    }
+}

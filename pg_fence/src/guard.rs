@@ -1,0 +1,193 @@
+//! Guards: a named resource that fences a whole transaction, whatever rows and tables it reads and writes.
+//!
+//! The stamp is a row of the extension's own table, which only these functions write: they act with the rights of
+//! that table's owner, the caller needs none on it. Who may be in at the same time is decided by a heavyweight lock,
+//! not by row locks, because its queue is first come, first served: a stream of transactions that share it cannot
+//! starve one that wants to be alone. Invariant: a stamp is read, and written, only under that lock.
+
+use crate::call::{Call, Reply};
+use crate::change::accepted_number;
+use crate::errors::Refused;
+use crate::key::Key;
+use crate::plans::{Connection, Values};
+use crate::relation::{Column, Table};
+use crate::reset;
+use crate::server::{self, AsOwner, LockMode, NamedLock, Value};
+use crate::statement::{Answer, Statement, Verb};
+use crate::text::text;
+use fence::Fence;
+use fence::resource::Entry;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::{CStr, CString};
+use std::rc::Rc;
+
+/// An entry of the table's index must fit a third of a page, 2.7 kB; a name is for people.
+const MAX_RESOURCE_BYTES: usize = 1024;
+const TABLE: &CStr = c"fence_guards";
+const FENCE_COLUMN: &CStr = c"fence";
+/// A guard can be forgotten between being read and being stamped, by a transaction that ends just then.
+const MAX_TRIES: usize = 3;
+
+/// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
+/// keeps newer ones out to the end of the transaction.
+pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fenced_guard()");
+    server::refuse_when_read_only(c"fenced_guard()");
+    if server::reads_one_snapshot() {
+        return Err(Refused::GuardLevel);
+    }
+    let resource = resource(call)?;
+    let fence = accepted_number(call.number(1))?;
+    Guard::open(call, resource)?.enter(fence)?;
+    Ok(Reply::Void)
+}
+
+/// `fence_guard_forget(older_than bigint)`: removes the guards with a fence below this one, and answers how many. Does
+/// not wait for one that is being stamped.
+pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
+    server::refuse_on_standby(c"fence_guard_forget()");
+    let older_than = accepted_number(call.number(0))?;
+    let table = Table::open(guard_table(call)?)?;
+    let name = table.qualified_name();
+    let sql = text![
+        "DELETE FROM ONLY ",
+        &name[..],
+        " WHERE resource OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT resource FROM ONLY ",
+        &name[..],
+        " WHERE fence OPERATOR(pg_catalog.<) $1 FOR UPDATE SKIP LOCKED))",
+    ];
+    let _owner = AsOwner::of(table.oid);
+    let connection = Connection::open()?;
+    let removed = connection.run_direct(sql, &[bigint(older_than)])?;
+    connection.close()?;
+    Ok(Reply::Value(Datum::from(removed as i64)))
+}
+
+/// `fence_guard_reset(resource text, new_fence bigint)`: stores a fence whatever is stored, and answers what was. 0
+/// stands for never stamped. Waits until it is alone, as a newer fence does. Written to the log.
+pub fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
+    const NEVER_STAMPED: i64 = 0;
+    server::refuse_on_standby(c"fence_guard_reset()");
+    let resource = resource(call)?;
+    let new = match call.number(1) {
+        Some(NEVER_STAMPED) => NEVER_STAMPED,
+        number => accepted_number(number)?.get() as i64,
+    };
+    let old = Guard::open(call, resource)?.reset(new)?;
+    Ok(old.map_or(Reply::Nothing, |old| Reply::Value(Datum::from(old))))
+}
+
+/// A guard, and the right to read and write its row as long as this lives.
+struct Guard {
+    table: Rc<Table>,
+    resource: CString,
+    key: Key,
+    lock: NamedLock,
+    caller: Oid,
+    _owner: AsOwner,
+}
+
+impl Guard {
+    fn open(call: &Call, resource: Value) -> Result<Guard, Refused> {
+        let table = Table::open(guard_table(call)?)?;
+        let key = Key::read(&table, resource)?;
+        let resource = resource.text();
+        let lock = NamedLock::of(resource.to_bytes());
+        let caller = server::current_user();
+        let owner = AsOwner::of(table.oid);
+        Ok(Guard { table, resource, key, lock, caller, _owner: owner })
+    }
+
+    /// Lets the fence in. Whoever has the stored fence shares the guard; a newer one waits until it is alone.
+    fn enter(&self, fence: Fence) -> Result<(), Refused> {
+        let connection = Connection::open()?;
+        self.lock.take(LockMode::Shared);
+        match Entry::of(self.stored(&connection)?, fence) {
+            Entry::Shared => return connection.close(),
+            Entry::Stale(stored) => return Err(self.stale(stored, fence)),
+            // Not kept while waiting to be alone: two that did so would wait for each other.
+            Entry::Alone => self.lock.give_back(LockMode::Shared),
+        }
+        self.lock.take(LockMode::Alone);
+        for _ in 0..MAX_TRIES {
+            let stored = self.stored(&connection)?;
+            match Entry::of(stored, fence) {
+                Entry::Stale(stored) => return Err(self.stale(stored, fence)),
+                Entry::Shared => {
+                    // Another transaction of this fence has stamped meanwhile.
+                    self.lock.take(LockMode::Shared);
+                    self.lock.give_back(LockMode::Alone);
+                    return connection.close();
+                }
+                Entry::Alone if self.stamp(&connection, stored, fence)? => return connection.close(),
+                Entry::Alone => {}
+            }
+        }
+        let (table, key, fence) = (self.table.name.clone(), self.key.text(&self.table), fence.get() as i64);
+        Err(Refused::Blocked { table, key, stored: None, fence, verb: Verb::Claim.command() })
+    }
+
+    fn reset(&self, new: i64) -> Result<Option<i64>, Refused> {
+        self.lock.take(LockMode::Alone);
+        let connection = Connection::open()?;
+        let found = connection.run(&self.statement(Verb::Read)?, &mut self.values())?;
+        connection.close()?;
+        if found.rows == 0 {
+            return Err(Refused::NoGuard { resource: self.resource.clone() });
+        }
+        reset::reset(&self.statement(Verb::Lock)?, &self.key, new)
+    }
+
+    fn stored(&self, connection: &Connection) -> Result<Option<i64>, Refused> {
+        Ok(connection.run(&self.statement(Verb::Read)?, &mut self.values())?.fence)
+    }
+
+    fn stamp(&self, connection: &Connection, stored: Option<i64>, fence: Fence) -> Result<bool, Refused> {
+        if stored.is_none() {
+            let into = text!["INSERT INTO ", self.table.qualified_name(), " (resource, fence) VALUES ($1, $2)"];
+            let resource = self.key.values.iter().copied();
+            let values: Vec<Value> = resource.chain([bigint(fence)]).collect();
+            return Ok(connection.run_direct(text![into, " ON CONFLICT DO NOTHING"], &values)? == 1);
+        }
+        let mut values = self.values();
+        values.push(Some(bigint(fence).datum));
+        Ok(connection.run(&self.statement(Verb::Claim)?, &mut values)?.rows == 1)
+    }
+
+    fn statement(&self, verb: Verb) -> Result<Statement<'_>, Refused> {
+        let fence: &Column = self.table.fence_column(FENCE_COLUMN)?;
+        Ok(Statement { table: &self.table, fence, fits: &self.key.fits, verb, answer: Answer::Fence, patch: &[] })
+    }
+
+    /// The value of the key, with room for the fence.
+    fn values(&self) -> Values {
+        let mut values = Values::with_capacity(self.key.values.len() + 1);
+        self.key.values.iter().for_each(|value| values.push(Some(value.datum)));
+        values
+    }
+
+    /// The stored fence is told to those who could read it themselves.
+    fn stale(&self, stored: i64, fence: Fence) -> Refused {
+        let may_read = server::may_read_table(self.table.oid, self.caller);
+        Refused::StaleGuard { resource: self.resource.clone(), stored: may_read.then_some(stored), fence }
+    }
+}
+
+fn resource(call: &Call) -> Result<Value, Refused> {
+    let resource = call.value(0, "resource")?;
+    let bytes = resource.text().count_bytes();
+    if bytes == 0 || bytes > MAX_RESOURCE_BYTES {
+        return Err(Refused::ResourceLength { bytes, max: MAX_RESOURCE_BYTES });
+    }
+    Ok(Value { type_oid: pg_sys::TEXTOID, ..resource })
+}
+
+/// The table lies in the schema of the functions.
+fn guard_table(call: &Call) -> Result<Oid, Refused> {
+    server::relation_in(call.schema(), TABLE).ok_or(Refused::NoGuardTable)
+}
+
+/// A fence as a parameter; it has at most 53 bits.
+fn bigint(fence: Fence) -> Value {
+    Value { datum: Datum::from(fence.get() as i64), type_oid: pg_sys::INT8OID }
+}
