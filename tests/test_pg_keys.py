@@ -240,6 +240,8 @@ def test_many_keys_of_several_columns_come_in_key_order(pairs):
 def test_rows_of_unlike_types_in_one_array_are_compared_as_the_columns_are(pairs):
     keys = "ARRAY[ROW(2::bigint, 'a'::name), ROW(1::numeric, 'b'::char(5)), ROW('1'::text, 'a'::varchar)]"
     assert pairs.execute(f"SELECT no, tag FROM fenced_claim_many(NULL::pairs, {keys}, 5)").fetchall() == [(1, "a"), (1, "b"), (2, "a")]
+    same = "ARRAY[ROW(1, 'a'::name), ROW(1::bigint, 'a'::text), ROW('1'::text, 'a'::varchar)]"
+    assert pairs.execute(f"SELECT no, tag FROM fenced_claim_many(NULL::pairs, {same}, 5)").fetchall() == [(1, "a")]
 
 
 def test_a_long_key_is_cut_in_the_error_text(typed):

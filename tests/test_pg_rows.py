@@ -231,21 +231,3 @@ def test_a_claim_in_a_select_list_gives_rows_too(counters):
 def test_the_row_argument_may_be_a_domain_over_the_row_type(counters):
     counters.execute("CREATE DOMAIN positive AS counters")
     assert counters.execute("SELECT fence FROM fenced_claim(NULL::positive, 1, 5)").fetchall() == [(5,)]
-
-
-def test_100_000_claims_in_one_transaction_keep_memory_flat(counters):
-    counters.execute("UPDATE counters SET fence = 1 WHERE id = 2")
-    used = "SELECT sum(used_bytes)::bigint FROM pg_backend_memory_contexts"
-    loop = """DO $$ BEGIN FOR n IN 1..{} LOOP
-        PERFORM fenced_write('counters', 1, 5, jsonb_build_object('value', n));
-        PERFORM fenced_update('counters', 2, 1, '{{"value": 1}}');
-        PERFORM * FROM fenced_claim_many(NULL::counters, ARRAY[1, 2], 4);
-    END LOOP; END $$"""
-    counters.execute("UPDATE counters SET fence = 5")
-    with counters.transaction():
-        counters.execute("UPDATE counters SET fence = 1 WHERE id = 2")
-        counters.execute(loop.format(200))
-        before = answer(counters, used)
-        counters.execute("UPDATE counters SET fence = 1 WHERE id = 2")
-        counters.execute(loop.format(2000))
-        assert answer(counters, used) - before < 300_000

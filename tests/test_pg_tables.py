@@ -250,12 +250,17 @@ def test_ddl_drift_types_and_operators_that_change_their_name(drift):
     other.execute("CREATE TABLE n (id nick PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO n VALUES ('Bob')")
     claim = "SELECT id::text FROM fenced_claim(NULL::n, 'bob', {})"
     assert db.execute(claim.format(1)).fetchall() == [("Bob",)]
-    other.execute("ALTER SCHEMA ext RENAME TO ext2")
-    assert db.execute(claim.format(2)).fetchall() == [("Bob",)]
-    other.execute("ALTER EXTENSION citext SET SCHEMA public")
-    assert db.execute(claim.format(3)).fetchall() == [("Bob",)]
-    other.execute("ALTER TYPE citext RENAME TO citext2")
-    assert db.execute(claim.format(4)).fetchall() == [("Bob",)]
+    changes = (
+        "ALTER SCHEMA ext RENAME TO ext2",
+        "ALTER OPERATOR ext2.= (ext2.citext, ext2.citext) SET SCHEMA public",
+        "ALTER TYPE ext2.citext RENAME TO citext2",
+        "ALTER TYPE ext2.citext2 SET SCHEMA public",
+    )
+    for fence, change in enumerate(changes, 2):
+        other.execute(change)
+        # Another search path makes the server read the text of its plans again.
+        db.execute(f"SET search_path = public, ext{fence}")
+        assert db.execute(claim.format(fence)).fetchall() == [("Bob",)], change
 
 
 def test_ddl_in_the_same_transaction_is_seen(drift):
