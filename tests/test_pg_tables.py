@@ -259,7 +259,7 @@ def test_ddl_drift_types_and_operators_that_change_their_name(drift):
     for fence, change in enumerate(changes, 2):
         other.execute(change)
         # Another search path makes the server read the text of its plans again.
-        db.execute(f"SET search_path = public, ext{fence}")
+        db.execute(f"CREATE SCHEMA path{fence}; SET search_path = public, path{fence}")
         assert db.execute(claim.format(fence)).fetchall() == [("Bob",)], change
 
 
