@@ -128,6 +128,17 @@ def test_a_reset_is_written_to_the_log_with_both_fences(t, pg):
     assert 'LOG:  pg_fence: fence of "public"."t" (id)=(1) reset from 41 to 17' in pg.log()
 
 
+def test_a_stale_call_is_told_to_whoever_looks_at_level_debug1(t):
+    told = []
+    t.add_notice_handler(lambda diag: told.append((diag.severity_nonlocalized, diag.message_primary)))
+    t.execute(CLAIM, (41,))
+    assert t.execute(CLAIM, (33,)).fetchall() == []
+    assert told == []
+    t.execute("SET client_min_messages = debug1")
+    assert t.execute(CLAIM, (33,)).fetchall() == []
+    assert ("DEBUG", 'pg_fence: fence 33 is stale for "public"."t" (id)=(1), which has 41') in told
+
+
 def test_a_reset_is_for_the_tables_owner(t):
     t.execute("CREATE ROLE worker; GRANT ALL ON t TO worker; SET ROLE worker")
     try:

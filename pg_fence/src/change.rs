@@ -13,6 +13,7 @@ use crate::relation::{Column, Table};
 use crate::server;
 use crate::settings;
 use crate::statement::{Answer, Statement, Verb};
+use crate::text::text;
 use fence::resource::Verdict;
 use fence::{Fence, FenceLimits, FenceRefused};
 use pgrx::pg_sys::{self, Datum};
@@ -60,7 +61,10 @@ impl Change<'_> {
             }
             let found = explain(connection, self, &mut values)?;
             match found.verdict {
-                Verdict::Stale => return Ok(None),
+                Verdict::Stale => {
+                    self.note_stale(found.stored);
+                    return Ok(None);
+                }
                 Verdict::Unclaimed => return Err(self.unclaimed(found.stored)),
                 Verdict::Accepted => stored = found.stored,
             }
@@ -106,6 +110,15 @@ impl Change<'_> {
         }
         let (table, key) = (self.table.name.clone(), self.key_text());
         Err(Refused::PutBack { table, key, stored: outcome.fence, fence: self.fence_number() })
+    }
+
+    /// Stale is an answer and no error, so the log would know nothing of it.
+    fn note_stale(&self, stored: Option<i64>) {
+        server::debug_line(|| {
+            let (table, key) = (self.table.qualified_name(), self.key_text());
+            let stored = stored.map_or_else(|| text!["null"], |stored| text![stored]);
+            text!["pg_fence: fence ", self.fence, " is stale for ", table, " ", key, ", which has ", stored]
+        });
     }
 
     fn unclaimed(&self, stored: Option<i64>) -> Refused {

@@ -531,9 +531,22 @@ unsafe fn release_descriptor(descriptor: pg_sys::TupleDesc) {
 
 /// Writes a line to the server's log.
 pub fn log_line(message: Vec<u8>) {
+    report_line(pg_sys::LOG as i32, message);
+}
+
+/// Writes a line for whoever looks at level DEBUG1, in the log or as a client; nobody else pays for making it.
+pub fn debug_line(message: impl FnOnce() -> Vec<u8>) {
+    let level = pg_sys::DEBUG1 as i32;
+    // SAFETY: it compares settings.
+    if unsafe { pg_sys::message_level_is_interesting(level) } {
+        report_line(level, message());
+    }
+}
+
+fn report_line(level: i32, message: Vec<u8>) {
     let message = c_string(message);
     let mut entry = pg_sys::ErrorData {
-        elevel: pg_sys::LOG as i32,
+        elevel: level,
         message: message.as_ptr().cast_mut(),
         filename: c"pg_fence".as_ptr(),
         funcname: c"pg_fence".as_ptr(),
