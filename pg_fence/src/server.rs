@@ -333,7 +333,9 @@ pub fn current_user() -> Oid {
 /// Whether a role may read the whole table.
 pub fn may_read_table(table: Oid, role: Oid) -> bool {
     // SAFETY: it reads the catalog alone.
-    unsafe { pg_sys::pg_class_aclcheck(table, role, pg_sys::ACL_SELECT.into()) == pg_sys::AclResult::ACLCHECK_OK }
+    unsafe {
+        pg_sys::pg_class_aclcheck(table, role, pg_sys::ACL_SELECT as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
+    }
 }
 
 /// The relation of this name in a schema.
