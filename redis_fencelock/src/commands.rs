@@ -74,7 +74,10 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
             Ok(Answer::Integer(lease.fence.get()))
         }
         Ok(Acquired::Again(lease)) => {
-            bind_if_ephemeral(ctx, lease, slot.lock());
+            waiters::confirm(lease.fence);
+            if ctx.flags() & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
+                bind_if_ephemeral(ctx, lease, slot.lock());
+            }
             Ok(Answer::Integer(lease.fence.get()))
         }
         Err(Denied::FencesUsedUp) => Err(Answer::Error(format!("ERR all fences up to {} are issued", Fence::MAX))),

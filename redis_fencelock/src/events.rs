@@ -73,7 +73,8 @@ fn set_role(is_primary: bool) {
         waiters::refuse_everybody("UNBLOCKED this server is a replica now: it grants nothing");
         // What the new primary knows of these leases is their deadline.
         server().ephemeral.take();
-        server().undeliverable.take();
+        server().undelivered.take();
+        server().unanswered.take();
     }
 }
 

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_void};
 
+use fence::Fence;
 use fence::lease::{self, Caller, State};
 use fence::queue::LockName;
 use redis_module::raw;
@@ -17,6 +18,7 @@ use crate::server::server;
 use crate::stats::Count;
 use crate::store::Slot;
 use crate::value::Value;
+use crate::waiters::Waiter;
 use crate::{config, handover};
 
 /// How long one slice of work may take.
@@ -210,20 +212,25 @@ fn arm_next(due_us: Option<u64>) {
 
 /// Takes back what was granted to clients that were gone before they could be told.
 fn undo_grants(ctx: Ctx) {
-    let server = server();
-    for (waiter, fence) in server.undeliverable.take() {
-        let lock = LockName { db: waiter.db, name: &waiter.name };
-        let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
-        with_slot(ctx, lock, |slot| {
-            let now_us = server.steady_us();
-            if lease::release(slot.hold(), caller, now_us).is_ok() {
-                server.stats.count(Count::Undone);
-                handover::pass_on(slot, lock, now_us);
-            }
-        });
-        // A client that was unblocked from outside between its grant and its reply would wait for ever.
+    for (waiter, granted) in server().unanswered.take() {
+        if let Some(fence) = granted {
+            undo_grant(ctx, &waiter, fence);
+        }
+        // A client that was unblocked from outside between the end of its wait and its reply would wait for ever.
         ctx.close_client(waiter.client);
     }
+}
+
+fn undo_grant(ctx: Ctx, waiter: &Waiter, fence: Fence) {
+    let lock = LockName { db: waiter.db, name: &waiter.name };
+    let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
+    with_slot(ctx, lock, |slot| {
+        let now_us = server().steady_us();
+        if lease::release(slot.hold(), caller, now_us).is_ok() {
+            server().stats.count(Count::Undone);
+            handover::pass_on(slot, lock, now_us);
+        }
+    });
 }
 
 /// Ends the leases whose connection has closed. They run out, so their delay applies.

@@ -4,7 +4,7 @@
 //! Invariant: no fence is issued at or below one that this server has issued, loaded or been sent.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -54,8 +54,10 @@ pub(crate) struct Server {
     pub queues: RefCell<Queues<Rc<Waiter>>>,
     /// Every blocked client, by its handle, until the server has let go of it.
     pub blocked: RefCell<HashMap<usize, Rc<Waiter>>>,
-    /// Grants whose client was gone before it could be told.
-    pub undeliverable: RefCell<Vec<(Rc<Waiter>, Fence)>>,
+    /// Grants on their way to a client that waited.
+    pub undelivered: RefCell<BTreeMap<Fence, Rc<Waiter>>>,
+    /// Clients that were gone before their reply, and the grant that was on its way.
+    pub unanswered: RefCell<Vec<(Rc<Waiter>, Option<Fence>)>>,
     pub ephemeral: RefCell<Bindings>,
     pub stats: Stats,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
@@ -90,7 +92,8 @@ impl Server {
             reaper: Reaper::default(),
             queues: RefCell::new(Queues::new(origin_us)),
             blocked: RefCell::default(),
-            undeliverable: RefCell::default(),
+            undelivered: RefCell::default(),
+            unanswered: RefCell::default(),
             ephemeral: RefCell::default(),
             stats: Stats::new(),
             last_unlinked: RefCell::default(),

@@ -28,6 +28,8 @@ pub(crate) struct Waiter {
     pub since_us: u64,
     ticket: Cell<Option<Ticket>>,
     outcome: Cell<Outcome>,
+    /// A repeated call has got the same grant, so it stands whatever becomes of this client.
+    confirmed: Cell<bool>,
 }
 
 /// What became of a waiter.
@@ -76,6 +78,7 @@ pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> R
         since_us: now_us,
         ticket: Cell::new(None),
         outcome: Cell::new(Outcome::Waiting),
+        confirmed: Cell::new(false),
     });
     server.blocked.borrow_mut().insert(waiter.handle as usize, waiter.clone());
     let joined = if replaces {
@@ -105,6 +108,15 @@ pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
     }
 }
 
+/// Lets a grant stand that a repeated call has got too, even if the client that waited for it is gone.
+pub(crate) fn confirm(fence: Fence) {
+    let server = server();
+    if let Some(waiter) = server.undelivered.borrow_mut().remove(&fence) {
+        waiter.confirmed.set(true);
+    }
+    server.unanswered.borrow_mut().retain(|(_, granted)| *granted != Some(fence));
+}
+
 /// Ends the waits of everybody in the queue of `lock` with an error.
 pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
     let server = server();
@@ -129,7 +141,8 @@ pub(crate) fn refuse_everybody(error: &'static str) {
 
 impl Waiter {
     /// Tells the client that it has the lock.
-    pub fn granted(&self, fence: Fence) {
+    pub fn granted(self: &Rc<Self>, fence: Fence) {
+        server().undelivered.borrow_mut().insert(fence, self.clone());
         self.resolve(Outcome::Granted(fence));
     }
 
@@ -161,7 +174,10 @@ impl Waiter {
 
     fn reply(&self, ctx: Ctx) -> c_int {
         match self.outcome.replace(Outcome::Over) {
-            Outcome::Granted(fence) => ctx.reply_integer(fence.get() as i64),
+            Outcome::Granted(fence) => {
+                server().undelivered.borrow_mut().remove(&fence);
+                ctx.reply_integer(fence.get() as i64)
+            }
             Outcome::Refused(error) => ctx.reply_error(error),
             Outcome::Waiting | Outcome::Nothing | Outcome::Over => ctx.reply_null(),
         }
@@ -220,16 +236,26 @@ callback! {
 }
 
 callback! {
-    /// The client is gone, or was told an error by the server. A grant on its way to it is undone.
+    /// The client is gone, or was told something else by the server. What was on its way to it does not arrive.
     fn on_waiter_gone(_ctx: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) -> (), else ();
     {
         let Some(waiter) = find(handle) else { return };
-        if let Outcome::Granted(fence) = waiter.outcome.replace(Outcome::Over) {
-            server().undeliverable.borrow_mut().push((waiter.clone(), fence));
-            reaper::arm_now();
-        } else if waiter.leave_queue() {
-            waiter.unblock();
-        }
+        let granted = match waiter.outcome.replace(Outcome::Over) {
+            Outcome::Waiting => {
+                if waiter.leave_queue() {
+                    waiter.unblock();
+                }
+                return;
+            }
+            Outcome::Over => return,
+            Outcome::Nothing | Outcome::Refused(_) => None,
+            Outcome::Granted(fence) => {
+                server().undelivered.borrow_mut().remove(&fence);
+                (!waiter.confirmed.get()).then_some(fence)
+            }
+        };
+        server().unanswered.borrow_mut().push((waiter, granted));
+        reaper::arm_now();
     }
 }
 
