@@ -47,12 +47,20 @@ TYPES = {
 }
 
 
+def has_citext(db):
+    """Whether the server comes with citext; some builds leave it out."""
+    return db.execute("SELECT FROM pg_available_extensions WHERE name = 'citext'").fetchone() is not None
+
+
 @pytest.fixture
 def typed(db):
     """A connection to a database with the user's own types."""
-    db.execute("CREATE EXTENSION citext")
+    if has_citext(db):
+        db.execute("CREATE EXTENSION citext; CREATE DOMAIN nick AS citext")
+    else:
+        db.execute("CREATE DOMAIN nick AS text")
     db.execute("CREATE TYPE mood AS ENUM ('bad', 'ok'); CREATE TYPE pair AS (a int, b text)")
-    db.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN nick AS citext")
+    db.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
     return db
 
 
@@ -64,6 +72,8 @@ def refusal(db, sql, parameters=None):
 
 def test_a_key_of_every_type_finds_its_row_and_no_other(typed):
     for name, (type_name, key, near) in TYPES.items():
+        if type_name == "citext" and not has_citext(typed):
+            continue
         typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {type_name} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, v int)")
         typed.execute("INSERT INTO t VALUES (%s)", (key,))
         claims = {
