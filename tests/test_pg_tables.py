@@ -310,3 +310,35 @@ def test_more_tables_and_shapes_than_the_cache_holds_still_work(drift):
     plans = "SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'CachedPlanSource'"
     assert 100 < db.execute(plans).fetchone()[0] <= 2_000
     assert update(db, {"b": 1}) is True
+
+
+def test_a_trigger_may_call_fenced_functions_on_its_own_table(db):
+    db.execute("CREATE TABLE chain (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, v int); INSERT INTO chain SELECT generate_series(1, 60)")
+    db.execute("""CREATE FUNCTION pull() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF NEW.id < 60 THEN PERFORM fenced_write('chain', NEW.id + 1, NEW.fence, jsonb_build_object('v', NEW.id)); END IF;
+        RETURN NULL; END $$""")
+    db.execute("CREATE TRIGGER pull AFTER UPDATE ON chain FOR EACH ROW EXECUTE FUNCTION pull()")
+    assert db.execute("SELECT fence FROM fenced_claim(NULL::chain, 1, 5)").fetchall() == [(5,)]
+    assert db.execute("SELECT count(*), max(v) FROM chain WHERE fence = 5").fetchone() == (60, 59)
+
+
+def test_plans_in_use_survive_a_cache_that_is_emptied_meanwhile(db):
+    columns = ", ".join(f"c{n} int" for n in range(11))
+    db.execute(f"CREATE TABLE inner_t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, {columns}); INSERT INTO inner_t VALUES (1)")
+    db.execute("CREATE TABLE outer_t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, v int); INSERT INTO outer_t VALUES (1)")
+    db.execute("""CREATE FUNCTION flood() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN FOR n IN 1..2047 LOOP
+        PERFORM fenced_write('inner_t', 1, 5, (SELECT jsonb_object_agg('c' || b, n) FROM generate_series(0, 10) b WHERE (n >> b) & 1 = 1));
+        END LOOP; RETURN NEW; END $$""")
+    db.execute("CREATE TRIGGER flood BEFORE UPDATE ON outer_t FOR EACH ROW EXECUTE FUNCTION flood()")
+    for fence in (5, 6):
+        assert db.execute("SELECT fence FROM fenced_claim(NULL::outer_t, 1, %s)", (fence,)).fetchall() == [(fence,)]
+    assert db.execute("SELECT fenced_update('outer_t', 1, 6, '{\"v\": 1}')").fetchone() == (True,)
+
+
+def test_rows_of_many_claims_can_be_fetched_by_a_cursor(db):
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t SELECT generate_series(1, 50)")
+    with db.transaction():
+        db.execute("DECLARE c SCROLL CURSOR FOR SELECT id FROM fenced_claim_many(NULL::t, ARRAY(SELECT generate_series(50, 1, -1)), 5)")
+        assert db.execute("FETCH 2 FROM c").fetchall() == [(1,), (2,)]
+        assert db.execute("FETCH LAST FROM c").fetchall() == [(50,)]
+        assert db.execute("FETCH BACKWARD 1 FROM c").fetchall() == [(49,)]
