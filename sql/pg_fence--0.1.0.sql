@@ -350,6 +350,225 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_guard_reset(text, bigint) IS
 'Stores a fence at a guard whatever is stored, and returns what was; 0 is never stamped.';
 
+CREATE FUNCTION fence_protect(
+    target regclass,
+    fence_column name DEFAULT 'fence'
+)
+RETURNS void
+AS 'MODULE_PATHNAME', 'pg_fence_protect'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_protect(regclass, name) IS
+'Makes the triggers that refuse every write on a table which proved no fence. For the owner of the table.';
+
+CREATE FUNCTION fence_unprotect(
+    target regclass
+)
+RETURNS void
+AS 'MODULE_PATHNAME', 'pg_fence_unprotect'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_unprotect(regclass) IS
+'Removes the triggers that fence_protect() made. For the owner of the table.';
+
+CREATE FUNCTION fence_use(
+    fence bigint
+)
+RETURNS void
+AS 'MODULE_PATHNAME', 'pg_fence_use'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_use(bigint) IS
+'Lets plain SQL of this transaction write those rows of protected tables that carry this fence.';
+
+CREATE FUNCTION fence_refuses_update(
+    old_fence bigint,
+    new_fence bigint
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_refuses_update'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_refuses_update(bigint, bigint) IS
+'Condition of the triggers that fence_protect() makes.';
+
+CREATE FUNCTION fence_refuses_delete(
+    old_fence bigint
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_refuses_delete'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_refuses_delete(bigint) IS
+'Condition of the triggers that fence_protect() makes.';
+
+CREATE FUNCTION fence_refuses_insert(
+    new_fence bigint
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_refuses_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_refuses_insert(bigint) IS
+'Condition of the triggers that fence_protect() makes.';
+
+CREATE FUNCTION fence_refuse()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'pg_fence_refuse'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_refuse() IS
+'Refuses a write: the triggers that fence_protect() makes.';
+
+CREATE FUNCTION fence_moves()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'pg_fence_moves'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_moves() IS
+'Tells rows that move between partitions from new ones: the triggers that fence_protect() makes.';
+
+CREATE FUNCTION fence_trigger_column(
+    condition pg_node_tree,
+    kind smallint
+)
+RETURNS smallint
+AS 'MODULE_PATHNAME', 'pg_fence_trigger_column'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_trigger_column(pg_node_tree, smallint) IS
+'The number of the fence column in the condition of a trigger that fence_protect() made, else NULL.';
+
+CREATE VIEW fence_protected AS
+WITH RECURSIVE ours AS (
+    SELECT
+        t.tgrelid,
+        t.tgname,
+        t.tgtype,
+        t.tgfoid,
+        CASE t.tgenabled
+            WHEN 'A' THEN true
+            WHEN 'O' THEN pg_catalog.current_setting('session_replication_role') <> 'replica'
+            WHEN 'R' THEN pg_catalog.current_setting('session_replication_role') = 'replica'
+            ELSE false
+        END AS fires,
+        t.tgenabled = 'D' AS is_disabled,
+        -- Row triggers have the condition on the fence column, the others none; none is for some columns only.
+        fence_trigger_column(t.tgqual, t.tgtype) AS fence_attnum,
+        pg_catalog.cardinality(t.tgattr::smallint[]) = 0
+            AND (t.tgtype & 1 = 1) = (fence_trigger_column(t.tgqual, t.tgtype) IS NOT NULL)
+            AND (t.tgtype & 1 = 1) = (t.tgqual IS NOT NULL) AS is_as_made
+    FROM pg_catalog.pg_trigger AS t
+    WHERE t.tgfoid IN ('fence_refuse()'::regprocedure, 'fence_moves()'::regprocedure)
+),
+member (relid) AS (
+    SELECT tgrelid
+    FROM ours
+    UNION
+    SELECT i.inhrelid
+    FROM member AS m
+    JOIN pg_catalog.pg_inherits AS i ON i.inhparent = m.relid
+),
+-- What pg_trigger.tgtype says of each trigger that is needed, and of which kinds of relations.
+needed (place, what, tgtype, tgfoid, relkinds) AS (
+    VALUES
+        (1, 'UPDATE', 17, 'fence_refuse()'::regprocedure, 'rpf'),
+        (2, 'DELETE', 9, 'fence_refuse()'::regprocedure, 'rpf'),
+        (3, 'INSERT', 5, 'fence_refuse()'::regprocedure, 'rpf'),
+        (4, 'TRUNCATE', 34, 'fence_refuse()'::regprocedure, 'rpf'),
+        (5, 'the begin of row moves', 18, 'fence_moves()'::regprocedure, 'p'),
+        (6, 'the end of row moves', 16, 'fence_moves()'::regprocedure, 'p')
+),
+-- The column that most row triggers name: one that names another was altered.
+fence_column (relid, attnum) AS (
+    SELECT m.relid, pg_catalog.mode() WITHIN GROUP (ORDER BY o.fence_attnum)
+    FROM member AS m
+    LEFT JOIN ours AS o ON o.tgrelid = m.relid AND o.is_as_made
+    GROUP BY m.relid
+)
+SELECT
+    c.oid::regclass AS target,
+    a.attname AS fence_column,
+    ARRAY(
+        SELECT n.what || ': ' || COALESCE(
+            (
+                SELECT pg_catalog.string_agg(
+                    'trigger ' || pg_catalog.quote_ident(o.tgname) || CASE
+                        WHEN o.is_disabled THEN ' is disabled'
+                        WHEN NOT o.fires THEN ' does not fire at this session_replication_role'
+                        ELSE ' is not as fence_protect() makes it'
+                    END,
+                    ', ' ORDER BY o.tgname
+                )
+                FROM ours AS o
+                WHERE o.tgrelid = c.oid AND o.tgtype = n.tgtype AND o.tgfoid = n.tgfoid
+            ),
+            'no trigger'
+        )
+        FROM needed AS n
+        WHERE pg_catalog.strpos(n.relkinds, c.relkind::text) > 0
+            AND NOT EXISTS (
+                SELECT
+                FROM ours AS o
+                WHERE o.tgrelid = c.oid
+                    AND o.tgtype = n.tgtype
+                    AND o.tgfoid = n.tgfoid
+                    AND o.fires
+                    AND o.is_as_made
+                    AND o.fence_attnum IS NOT DISTINCT FROM CASE WHEN n.tgtype & 1 = 1 THEN a.attnum END
+            )
+        ORDER BY n.place
+    ) || CASE WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'] ELSE '{}' END AS open_by
+FROM member AS m
+JOIN pg_catalog.pg_class AS c ON c.oid = m.relid
+JOIN fence_column AS f ON f.relid = m.relid
+LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = f.attnum;
+
+COMMENT ON VIEW fence_protected IS
+'Every protected table and every partition and child of one, with all that leaves it open.';
+COMMENT ON COLUMN fence_protected.target IS
+'The table.';
+COMMENT ON COLUMN fence_protected.fence_column IS
+'The column that holds the fence; NULL when no trigger names one.';
+COMMENT ON COLUMN fence_protected.open_by IS
+'What lets a write pass that proved no fence; empty when the table is closed.';
+
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint, name) TO PUBLIC;
@@ -366,6 +585,17 @@ GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint, name) TO PUBLIC
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name) TO PUBLIC;
+
+GRANT EXECUTE ON FUNCTION fence_protect(regclass, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_unprotect(regclass) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_use(bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_refuses_update(bigint, bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_refuses_delete(bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_refuses_insert(bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_refuse() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_moves() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_trigger_column(pg_node_tree, smallint) TO PUBLIC;
+GRANT SELECT ON fence_protected TO PUBLIC;
 
 -- INSERT is what pg_restore needs. Whoever has it could only add guards, which fence_guard_reset() lets them do anyway.
 REVOKE ALL ON TABLE fence_guards FROM PUBLIC;

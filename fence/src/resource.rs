@@ -83,6 +83,35 @@ impl Entry {
     }
 }
 
+/// What a write is told that comes past the functions, under the fences that its transaction uses.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PlainVerdict {
+    /// A fence in use is the stored one.
+    Accepted,
+    /// No fence is in use.
+    NoFence,
+    /// The stored fence is newer than all in use, of which this is the newest.
+    Stale(Fence),
+    /// The stored fence is older than this one in use: claim, read again, then write.
+    Unclaimed(Fence),
+}
+
+/// Judges the fences that a transaction uses against the stored one: each as an update that follows a claim.
+pub fn judge_plain(stored: Option<i64>, in_use: impl Iterator<Item = Fence>) -> PlainVerdict {
+    let mut answer = PlainVerdict::NoFence;
+    for fence in in_use {
+        answer = match (Step::Update.judge(stored, fence), answer) {
+            (Verdict::Accepted, _) => return PlainVerdict::Accepted,
+            (Verdict::Unclaimed, PlainVerdict::Unclaimed(other)) => PlainVerdict::Unclaimed(fence.min(other)),
+            (Verdict::Unclaimed, _) => PlainVerdict::Unclaimed(fence),
+            (Verdict::Stale, PlainVerdict::Unclaimed(other)) => PlainVerdict::Unclaimed(other),
+            (Verdict::Stale, PlainVerdict::Stale(other)) => PlainVerdict::Stale(fence.max(other)),
+            (Verdict::Stale, _) => PlainVerdict::Stale(fence),
+        };
+    }
+    answer
+}
+
 /// Reads the stamp of a resource that keeps it as text: `None` when it is not a canonical integer up to 2^53 - 1.
 pub fn read_stamp(text: &[u8]) -> Option<i64> {
     let stamp = canonical(text).filter(|&stamp| stamp <= Fence::MAX)?;
@@ -124,6 +153,20 @@ mod tests {
         assert_eq!(enter(Some(4), 5), Entry::Alone);
         assert_eq!(enter(Some(5), 5), Entry::Shared);
         assert_eq!(enter(Some(6), 5), Entry::Stale(6));
+    }
+
+    #[test]
+    fn a_plain_write_passes_under_exactly_the_stored_fence() {
+        let fence = |fence| Fence::new(fence).unwrap();
+        let judge = |stored, in_use: &[u64]| judge_plain(stored, in_use.iter().map(|&number| fence(number)));
+        assert_eq!(judge(Some(7), &[]), PlainVerdict::NoFence);
+        assert_eq!(judge(None, &[]), PlainVerdict::NoFence);
+        assert_eq!(judge(Some(7), &[7]), PlainVerdict::Accepted);
+        assert_eq!(judge(Some(7), &[9, 3, 7]), PlainVerdict::Accepted);
+        assert_eq!(judge(Some(7), &[3, 5, 4]), PlainVerdict::Stale(fence(5)));
+        assert_eq!(judge(Some(7), &[9]), PlainVerdict::Unclaimed(fence(9)));
+        assert_eq!(judge(Some(7), &[3, 11, 9, 4]), PlainVerdict::Unclaimed(fence(9)));
+        assert_eq!(judge(None, &[9]), PlainVerdict::Unclaimed(fence(9)));
     }
 
     #[test]

@@ -5,9 +5,10 @@
 
 use crate::errors::Refused;
 use crate::json::Document;
+use crate::refuse::TriggerEvent;
 use crate::server::{self, Value};
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// A call of one of the extension's functions.
 pub struct Call(FunctionCallInfo);
@@ -100,6 +101,30 @@ impl Call {
         let datum = self.datum(last, "fence_column")?;
         // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL.
         Ok(unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
+    }
+
+    /// A smallint, or `None` when it is null.
+    pub fn small_number(&self, argument: usize) -> Option<i16> {
+        self.nullable(argument).map(|datum| datum.value() as i16)
+    }
+
+    /// The text of a node tree of the catalog, or `None` when it is null.
+    pub fn text_of_tree(&self, argument: usize) -> Option<CString> {
+        // SAFETY: the argument is declared pg_node_tree, which has the form of a text.
+        self.nullable(argument)
+            .map(|datum| unsafe { server::owned(CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr()))) })
+    }
+
+    /// The event that the function is called for as a trigger. Errors: it is not called as one.
+    pub fn trigger_event(&self) -> Result<TriggerEvent, Refused> {
+        // SAFETY: a trigger is called with its data in this place, which a tag identifies; it lives as long as the call.
+        unsafe {
+            let context = (*self.0).context;
+            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+                return Err(Refused::NotATrigger);
+            }
+            Ok(TriggerEvent::new(context.cast()))
+        }
     }
 
     /// The schema that the function lies in, which is the extension's.

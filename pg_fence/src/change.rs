@@ -7,6 +7,7 @@
 use crate::errors::{FenceProblem, Refused};
 use crate::explain::explain;
 use crate::key::Key;
+use crate::passes::OwnPass;
 use crate::patch::Patch;
 use crate::plans::{Connection, Outcome, Values};
 use crate::relation::{Column, Table};
@@ -53,7 +54,9 @@ impl Change<'_> {
         let (statement, mut values) = (self.statement(), self.values());
         let mut stored = None;
         for _ in 0..MAX_TRIES {
+            let pass = OwnPass::new(self.verb, self.fence_number());
             let outcome = connection.run(&statement, &mut values)?;
+            drop(pass);
             match outcome.rows {
                 0 => {}
                 1 => return self.checked(outcome).map(Some),

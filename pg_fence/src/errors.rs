@@ -68,6 +68,33 @@ pub enum Refused {
     ResourceLength { bytes: usize, max: usize },
     /// The table of the guards is gone.
     NoGuardTable,
+    /// A write on a protected table proved no fence.
+    Unfenced { table: RelationName, write: UnfencedWrite },
+    /// A row of a protected table has a newer fence than all that the transaction uses.
+    StaleRow { table: RelationName, stored: Option<i64>, fence: Fence },
+    /// A row of a protected table has an older fence than one that the transaction uses.
+    UnclaimedRow { table: RelationName, stored: Option<i64>, fence: Fence },
+    /// The fence column of a table that is to be protected can be null.
+    NullableFence { table: RelationName, column: CString },
+    /// A partition is protected by its parent.
+    ProtectedByParent { table: RelationName, parent: RelationName },
+    /// The transaction uses as many fences as it can.
+    ManyInUse { max: usize },
+    /// A trigger function is called as something else.
+    NotATrigger,
+}
+
+/// How a write on a protected table proved no fence.
+#[derive(Clone, Copy, Debug)]
+pub enum UnfencedWrite {
+    /// TRUNCATE, which has no way to prove one.
+    Truncate,
+    /// This command, and the transaction uses no fence.
+    NoFence(&'static str),
+    /// It changes the fence of a row.
+    FenceChanged,
+    /// It brings a row with this fence, which is not in use.
+    Insert(i64),
 }
 
 /// Why a number is no fence here.
@@ -253,11 +280,76 @@ impl Refused {
                     .detail(text!["It has 1 to ", max, "."])
                     .hint(text!["Use a short name, or a hash of a long one."])
             }
+            Refused::Unfenced { table, write } => write.report(table),
+            Refused::StaleRow { table, stored, fence } => {
+                let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
+                Report::new("LF001", text!["fence ", fence, " is stale at a row of table \"", &table.name, "\""])
+                    .detail(text!["The row has ", newer, "; the newest that this transaction uses is ", fence, "."])
+                    .hint(text!["Another holder has taken over. Roll back, and take the lock again."])
+                    .about(table)
+            }
+            Refused::UnclaimedRow { table, stored, fence } => {
+                let older = stored.map_or_else(|| text!["an older one"], |stored| text!["the older fence ", stored]);
+                Report::new("LF002", text!["fence ", fence, " has not claimed this row of table \"", &table.name, "\""])
+                    .detail(text!["The row has ", older, "."])
+                    .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
+                    .about(table)
+            }
+            Refused::NullableFence { table, column } => {
+                Report::new("55000", text!["fence column \"", &column, "\" of table \"", &table.name, "\" can be null"])
+                    .hint(text!["ALTER TABLE ... ALTER ", &column, " SET DEFAULT 0, ALTER ", &column, " SET NOT NULL."])
+                    .about(table)
+                    .column(column)
+            }
+            Refused::ProtectedByParent { table, parent } => {
+                Report::new("55000", text!["table \"", &table.name, "\" is a partition of a protected table"])
+                    .detail(text!["\"", &parent.name, "\" is protected, and all its partitions with it."])
+                    .hint(text!["Name \"", &parent.name, "\"."])
+                    .about(table)
+            }
+            Refused::ManyInUse { max } => Report::new("54000", text!["this transaction uses ", max, " fences already"])
+                .hint(text!["Use a transaction for each part of the work."]),
+            Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
+                .hint(text!["Call fence_protect(), which makes the triggers."]),
             Refused::NoGuardTable => {
                 Report::new("55000", text!["the table \"fence_guards\" is not in the extension's schema"])
                     .hint(text!["Create the extension again."])
             }
         }
+    }
+}
+
+impl UnfencedWrite {
+    fn report(self, table: RelationName) -> Report {
+        let new = |message| Report::new("LF003", message);
+        let claim = "Use fenced_update() and its like, or claim the row and call fence_use() with your lock's fence in this transaction.";
+        match self {
+            UnfencedWrite::Truncate => new(text!["TRUNCATE would empty the protected table \"", &table.name, "\""])
+                .detail(text!["Its rows can have fences of many holders."])
+                .hint(text!["DELETE the rows under their fences, or call fence_unprotect() first."]),
+            UnfencedWrite::NoFence(command) => {
+                new(text![command, " on the protected table \"", &table.name, "\" proved no fence"])
+                    .detail(text![
+                        "It is neither the change of a fenced function nor of a transaction that uses the row's fence."
+                    ])
+                    .hint(text![claim])
+            }
+            UnfencedWrite::FenceChanged => {
+                new(text!["a plain write on the protected table \"", &table.name, "\" would change the fence of a row"])
+                    .detail(text!["The fence is stamped by claims and fenced writes, and set by fence_reset(), alone."])
+                    .hint(text!["Leave the fence column out of the statement."])
+            }
+            UnfencedWrite::Insert(fence) => new(text![
+                "a new row of the protected table \"",
+                &table.name,
+                "\" has fence ",
+                fence,
+                ", which is not in use"
+            ])
+            .detail(text!["A row is inserted with fence 0, or with one that this transaction uses."])
+            .hint(text!["Leave the fence column out, or call fence_use() with your lock's fence in this transaction."]),
+        }
+        .about(table)
     }
 }
 

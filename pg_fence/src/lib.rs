@@ -8,6 +8,7 @@ mod call;
 mod change;
 mod claim;
 mod claim_many;
+mod condition;
 mod direct;
 mod errors;
 mod explain;
@@ -15,8 +16,11 @@ mod guard;
 mod json;
 mod key;
 mod literal;
+mod passes;
 mod patch;
 mod plans;
+mod protect;
+mod refuse;
 mod relation;
 mod reset;
 mod server;
@@ -35,6 +39,7 @@ pgrx::pg_module_magic!(name, version);
 pub extern "C-unwind" fn _PG_init() {
     settings::define();
     relation::watch_changes();
+    passes::watch_transactions();
 }
 
 /// Exports functions to the server: each C symbol, with the record that says how it is called, runs one function.
@@ -77,4 +82,13 @@ sql_functions! {
     pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard;
     pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget;
     pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset;
+    pg_fence_protect, pg_finfo_pg_fence_protect => protect::fence_protect;
+    pg_fence_unprotect, pg_finfo_pg_fence_unprotect => protect::fence_unprotect;
+    pg_fence_use, pg_finfo_pg_fence_use => passes::fence_use;
+    pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => passes::fence_refuses_update;
+    pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::fence_refuses_delete;
+    pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => passes::fence_refuses_insert;
+    pg_fence_moves, pg_finfo_pg_fence_moves => passes::fence_moves;
+    pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::fence_refuse;
+    pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::fence_trigger_column;
 }

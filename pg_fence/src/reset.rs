@@ -4,6 +4,7 @@ use crate::call::{Call, Reply};
 use crate::change::accepted_fence;
 use crate::errors::Refused;
 use crate::key::Key;
+use crate::passes::OwnPass;
 use crate::plans::{Connection, Values};
 use crate::relation::Table;
 use crate::server;
@@ -40,7 +41,9 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
     let connection = Connection::open()?;
     let found = connection.run(lock, &mut values)?;
     values.push(Some(Datum::from(new)));
+    let pass = OwnPass::new(Verb::Reset, new);
     let written = connection.run(&lock.plain(Verb::Reset), &mut values)?;
+    drop(pass);
     let key_text = || key.text(table);
     match (found.rows, written.rows) {
         (1, 1) if written.fence == Some(new) => {}

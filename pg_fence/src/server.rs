@@ -4,7 +4,8 @@
 //! backend's one thread, inside a transaction; so does everything that calls it. Invariant: a [`Value`] is never null
 //! and its datum is of its type.
 
-use crate::text::c_string;
+use crate::errors::RelationName;
+use crate::text::{Identifier, c_string, text};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cmp::Ordering;
 use std::ffi::{CStr, CString, c_char};
@@ -306,6 +307,143 @@ pub fn now_us() -> u64 {
 pub fn refuse_on_standby(function: &CStr) {
     // SAFETY: it raises an error or does nothing.
     unsafe { pg_sys::PreventCommandDuringRecovery(function.as_ptr()) };
+}
+
+/// How deep in triggers the running statement is; 0 is in none.
+pub fn trigger_depth() -> i32 {
+    // SAFETY: the function answers a number of the backend and does not look at its arguments.
+    unsafe { pg_sys::pg_trigger_depth(std::ptr::null_mut()).value() as i32 }
+}
+
+/// The number of the running subtransaction.
+pub fn subtransaction() -> pg_sys::SubTransactionId {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+/// Raises the server's error outside of a transaction block, where a transaction ends with its statement.
+pub fn require_transaction_block(function: &CStr) {
+    // As for a statement that the client sent: within a function the server would assume a block.
+    const IS_TOP_LEVEL: bool = true;
+    // SAFETY: it raises an error or does nothing.
+    unsafe { pg_sys::RequireTransactionBlock(IS_TOP_LEVEL, function.as_ptr()) };
+}
+
+/// Locks a relation as CREATE TRIGGER does.
+pub fn lock_for_triggers(relation: Oid) {
+    // SAFETY: taking a lock on whatever has this oid, to the end of the transaction.
+    unsafe { pg_sys::LockRelationOid(relation, pg_sys::ShareRowExclusiveLock as i32) };
+}
+
+/// A table, or one that is part of it or inherits from it.
+pub struct Member {
+    /// Its oid.
+    pub oid: Oid,
+    /// What it is.
+    pub kind: MemberKind,
+}
+
+/// What a [`Member`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemberKind {
+    /// A partitioned table, at the top or below.
+    Partitioned,
+    /// A partition with rows.
+    Partition,
+    /// A table of its own, or one that inherits from another.
+    Inherits,
+}
+
+impl Member {
+    /// The table in SQL.
+    pub fn qualified_name(&self) -> Vec<u8> {
+        let name = relation_name(self.oid);
+        text![Identifier(&name.schema), ".", Identifier(&name.name)]
+    }
+}
+
+/// The table and all below it, the parents first, each locked as CREATE TRIGGER does.
+pub fn members_for_triggers(table: Oid) -> Vec<Member> {
+    // SAFETY: the list is one of oids; relations that are locked stay.
+    unsafe {
+        let lock = pg_sys::ShareRowExclusiveLock as i32;
+        let list = pg_sys::find_all_inheritors(table, lock, std::ptr::null_mut());
+        let kind = |oid| match pg_sys::get_rel_relkind(oid) as u8 {
+            pg_sys::RELKIND_PARTITIONED_TABLE => MemberKind::Partitioned,
+            _ if pg_sys::get_rel_relispartition(oid) => MemberKind::Partition,
+            _ => MemberKind::Inherits,
+        };
+        oids(list).into_iter().map(|oid| Member { oid, kind: kind(oid) }).collect()
+    }
+}
+
+/// The partitioned tables above a partition, the nearest first; none for other tables.
+pub fn partition_ancestors(table: Oid) -> Vec<Oid> {
+    // SAFETY: the list is one of oids; the function may be asked for partitions alone.
+    unsafe {
+        if pg_sys::get_rel_relispartition(table) { oids(pg_sys::get_partition_ancestors(table)) } else { Vec::new() }
+    }
+}
+
+/// # Safety
+///
+/// The list is null or a valid list of oids.
+unsafe fn oids(list: *mut pg_sys::List) -> Vec<Oid> {
+    if list.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises; the list has as many elements as it says.
+    unsafe { (0..(*list).length as usize).map(|n| (*(*list).elements.add(n)).oid_value).collect() }
+}
+
+/// Whether a relation has a trigger of this name.
+pub fn has_trigger(relation: Oid, name: &CStr) -> bool {
+    const MISSING_IS_OK: bool = true;
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_trigger_oid(relation, name.as_ptr(), MISSING_IS_OK) }).is_some()
+}
+
+/// The schema and the name of a relation; empty when it is gone.
+pub fn relation_name(relation: Oid) -> RelationName {
+    // SAFETY: it reads the catalog; a null answer is not read.
+    unsafe {
+        let found = pg_sys::get_rel_name(relation);
+        let name = if found.is_null() { CString::default() } else { owned(CStr::from_ptr(found)) };
+        RelationName { schema: schema_name(pg_sys::get_rel_namespace(relation)), name }
+    }
+}
+
+/// Whether a column is declared NOT NULL.
+pub fn is_not_null(relation: Oid, column: i16) -> bool {
+    // SAFETY: the tuple is checked, read and released; a column's tuple has this layout.
+    unsafe {
+        let cache = pg_sys::SysCacheIdentifier::ATTNUM as _;
+        let tuple = pg_sys::SearchSysCache2(cache, Datum::from(relation), Datum::from(column));
+        if tuple.is_null() {
+            return false;
+        }
+        let is_not_null = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_attribute>()).attnotnull;
+        pg_sys::ReleaseSysCache(tuple);
+        is_not_null
+    }
+}
+
+/// Whether an oid is that of the function of this name in this schema.
+pub fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
+    // SAFETY: it reads the catalog; a null answer is not read.
+    unsafe {
+        let found = pg_sys::get_func_name(function);
+        !found.is_null() && CStr::from_ptr(found) == name && pg_sys::get_func_namespace(function) == schema
+    }
+}
+
+/// Whether the caller may read a column.
+pub fn may_read_column(relation: Oid, column: i16) -> bool {
+    // SAFETY: it reads the catalog alone.
+    let by_column = unsafe {
+        pg_sys::pg_attribute_aclcheck(relation, column, current_user(), pg_sys::ACL_SELECT as pg_sys::AclMode)
+    };
+    by_column == pg_sys::AclResult::ACLCHECK_OK || may_read_table(relation, current_user())
 }
 
 /// Refuses what writes in a transaction that is read-only.

@@ -1,0 +1,142 @@
+//! The trigger that refuses a write on a protected table, and says why.
+//!
+//! It is fired for rows that the WHEN condition of the trigger has turned away (`passes`), and for every TRUNCATE; it
+//! never lets one through. Invariant: the stored fence is told to those who could read it themselves.
+
+use crate::call::{Call, Reply};
+use crate::condition;
+use crate::errors::{Refused, RelationName, UnfencedWrite};
+use crate::passes;
+use crate::server;
+use fence::resource::PlainVerdict;
+use pgrx::pg_sys::{self, Oid};
+use std::ffi::CStr;
+
+/// The event that a trigger was fired for.
+pub struct TriggerEvent {
+    /// The table.
+    pub table: Oid,
+    /// Whether it is a BEFORE trigger.
+    pub is_before: bool,
+    data: *mut pg_sys::TriggerData,
+}
+
+/// What a write does to a row, by the fence before and after it.
+enum Written {
+    Updated { old: Option<i64>, new: Option<i64> },
+    Deleted { old: Option<i64> },
+    Inserted { new: Option<i64> },
+    Truncated,
+}
+
+/// `fence_refuse()`, the trigger of protected tables: refuses.
+pub fn fence_refuse(call: &Call) -> Result<Reply, Refused> {
+    let event = call.trigger_event()?;
+    let column = event.fence_column(call.schema());
+    Err(event.refusal(column))
+}
+
+/// `fence_trigger_column(condition pg_node_tree, kind smallint)`: the number of the fence column of a trigger with this
+/// WHEN condition and this `pg_trigger.tgtype`; null when the condition is not the one that `fence_protect` makes.
+pub fn fence_trigger_column(call: &Call) -> Result<Reply, Refused> {
+    let (Some(condition), Some(kind)) = (call.text_of_tree(0), call.small_number(1)) else {
+        return Ok(Reply::Nothing);
+    };
+    let column = condition::fence_column(&condition, kind, call.schema());
+    Ok(column.map_or(Reply::Nothing, |column| Reply::Value(column.into())))
+}
+
+impl TriggerEvent {
+    /// Takes the data of a trigger.
+    ///
+    /// # Safety
+    ///
+    /// It is what the server passes to a trigger function, and it lives as long as the answer.
+    pub unsafe fn new(data: *mut pg_sys::TriggerData) -> TriggerEvent {
+        // SAFETY: as the caller promises.
+        let (event, relation) = unsafe { ((*data).tg_event, (*data).tg_relation) };
+        TriggerEvent {
+            // SAFETY: the relation of a trigger is open.
+            table: unsafe { (*relation).rd_id },
+            is_before: event & pg_sys::TRIGGER_EVENT_BEFORE != 0,
+            data,
+        }
+    }
+
+    /// The fence column, by the condition of the trigger itself.
+    fn fence_column(&self, schema: Oid) -> Option<i16> {
+        // SAFETY: a trigger that is fired has its description; the condition is null or a text.
+        unsafe {
+            let trigger = &*(*self.data).tg_trigger;
+            if trigger.tgqual.is_null() {
+                return None;
+            }
+            condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype, schema)
+        }
+    }
+
+    fn written(&self, column: Option<i16>) -> Written {
+        let Some(column) = column else { return Written::Truncated };
+        // SAFETY: a row trigger has the tuples of its event.
+        let (event, one, other) =
+            unsafe { ((*self.data).tg_event, (*self.data).tg_trigtuple, (*self.data).tg_newtuple) };
+        match event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_UPDATE => {
+                Written::Updated { old: self.fence(one, column), new: self.fence(other, column) }
+            }
+            pg_sys::TRIGGER_EVENT_DELETE => Written::Deleted { old: self.fence(one, column) },
+            _ => Written::Inserted { new: self.fence(one, column) },
+        }
+    }
+
+    fn fence(&self, tuple: pg_sys::HeapTuple, column: i16) -> Option<i64> {
+        // SAFETY: the tuple is one of the trigger's table, which has this column: it is in the trigger's condition.
+        unsafe {
+            let descriptor = (*(*self.data).tg_relation).rd_att;
+            let mut is_null = false;
+            let datum = pg_sys::htup::heap_getattr(tuple, i32::from(column), descriptor, &mut is_null);
+            let is_short = (*server::attribute(descriptor, i32::from(column) - 1)).attlen == 4;
+            (!is_null).then_some(if is_short { i64::from(datum.value() as i32) } else { datum.value() as i64 })
+        }
+    }
+
+    fn refusal(&self, column: Option<i16>) -> Refused {
+        let table = self.name();
+        let unfenced = |write| Refused::Unfenced { table: table.clone(), write };
+        match self.written(column) {
+            Written::Truncated => unfenced(UnfencedWrite::Truncate),
+            Written::Updated { old, new } => self.judged(old, table.clone(), column, "UPDATE").unwrap_or_else(|| {
+                unfenced(if old == new { UnfencedWrite::NoFence("UPDATE") } else { UnfencedWrite::FenceChanged })
+            }),
+            Written::Deleted { old } => self
+                .judged(old, table.clone(), column, "DELETE")
+                .unwrap_or_else(|| unfenced(UnfencedWrite::NoFence("DELETE"))),
+            Written::Inserted { new: None | Some(0) } => unfenced(UnfencedWrite::FenceChanged),
+            Written::Inserted { new: Some(fence) } => unfenced(UnfencedWrite::Insert(fence)),
+        }
+    }
+
+    /// The refusal of a row with this fence, unless a fence in use is the same.
+    fn judged(
+        &self,
+        stored: Option<i64>,
+        table: RelationName,
+        column: Option<i16>,
+        command: &'static str,
+    ) -> Option<Refused> {
+        let may_read = column.is_some_and(|column| server::may_read_column(self.table, column));
+        let told = may_read.then_some(stored.unwrap_or(0));
+        match passes::judge(stored) {
+            PlainVerdict::Accepted => None,
+            PlainVerdict::NoFence => Some(Refused::Unfenced { table, write: UnfencedWrite::NoFence(command) }),
+            PlainVerdict::Stale(fence) => Some(Refused::StaleRow { table, stored: told, fence }),
+            PlainVerdict::Unclaimed(fence) => Some(Refused::UnclaimedRow { table, stored: told, fence }),
+        }
+    }
+
+    fn name(&self) -> RelationName {
+        // SAFETY: an open relation has its row of the catalog.
+        let form = unsafe { &*(*(*self.data).tg_relation).rd_rel };
+        RelationName { schema: server::schema_name(form.relnamespace), name: server::name(&form.relname) }
+    }
+}
