@@ -107,8 +107,10 @@ purity:
 	@tree=$$($(CARGO) tree --locked -p fence -e normal) && echo "$$tree" && \
 	test "$$(echo "$$tree" | wc -l)" -eq 1 || { echo 'fence/ must depend on nothing'; exit 1; }
 
-clean: down
-	rm -rf $(TARGET) target
+clean:
+	@test ! -e $(TARGET)/up || $(HARNESS) harness.play down
+	$(CARGO) clean
+	rm -rf target
 
 setup-demo:
 	@tests/setup demo
