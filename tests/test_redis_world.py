@@ -21,8 +21,9 @@ from locks import FENCE_MAX, LATE_S
 from payloads import lock_payload
 
 LONG_MS = 60_000
-# The holder's lease from the event on, and that of each waiter.
-HOLDER_S, WAITER_S = 0.25, 0.08
+NOW, DEADLINE = "now", "deadline"
+# The holder's lease from the event on, and that of each waiter. An event that ends the hold comes long before its time.
+HOLDER_S, WAITER_S = {NOW: 1.2, DEADLINE: 0.25}, 0.08
 # How soon a lock whose key went away is handed on.
 SOON_S = 0.3
 # The deadline that is read back from a snapshot is in wall time.
@@ -76,7 +77,7 @@ time_t time(time_t *place) {
 class World:
     """One server with a holder of `k`, and the waiters."""
 
-    def __init__(self, server, lines, waiting, prepare):
+    def __init__(self, server, lines, waiting, prepare=(), lock=DEADLINE):
         self.server, self.lines, self.control = server, lines, lines.control
         self.holder = lines.open()
         assert self.holder.id
@@ -90,13 +91,9 @@ class World:
             waiter.send("FENCELOCK.ACQUIRE", "k", f"W{number}", round(WAITER_S * 1000), "WAIT", LONG_MS)
             eventually(lambda number=number: lines.count("waiters"), number + 1)
             self.waiters.append(waiter)
-        self.asked = time.monotonic()
-        assert self.holder.call("FENCELOCK.EXTEND", "k", "A", round(HOLDER_S * 1000)) > 0
-
-    @property
-    def deadline(self):
-        """The moment before which the holder's lease does not run out."""
-        return self.asked + HOLDER_S
+        # The moment before which the holder's lease does not run out.
+        self.deadline = time.monotonic() + HOLDER_S[lock]
+        assert self.holder.call("FENCELOCK.EXTEND", "k", "A", round(HOLDER_S[lock] * 1000)) > 0
 
     def call(self, *words):
         """A command that is not refused."""
@@ -125,9 +122,6 @@ class Event:
         self.act, self.lock, self.first, self.second = act, lock, first, second
         self.behind, self.prepare, self.clock = behind, prepare, clock
         self.waiters_only = waiters_only or bool(behind or prepare) or first not in ("GRANT", "WRONGTYPE")
-
-
-NOW, DEADLINE = "now", "deadline"
 
 
 def words(*command):
@@ -355,8 +349,8 @@ EVENTS = {
     "a waiter that closes": Event(lambda world: world.waiters[0].close(), DEADLINE, first="SILENCE"),
     "CLIENT UNBLOCK TIMEOUT": Event(unblock("TIMEOUT"), DEADLINE, first=None),
     "CLIENT UNBLOCK ERROR": Event(unblock("ERROR"), DEADLINE, first="UNBLOCKED"),
-    "CLIENT PAUSE ALL": Event(paused("ALL"), NOW),
-    "CLIENT PAUSE WRITE": Event(paused("WRITE"), NOW),
+    "CLIENT PAUSE ALL": Event(paused("ALL"), DEADLINE),
+    "CLIENT PAUSE WRITE": Event(paused("WRITE"), DEADLINE),
     "CLIENT REPLY OFF": Event(lambda world: None, DEADLINE, first="SILENCE", prepare=("CLIENT", "REPLY", "OFF")),
     "CLIENT REPLY SKIP": Event(lambda world: None, DEADLINE, first="SILENCE", prepare=("CLIENT", "REPLY", "SKIP")),
     "RESET behind a waiting call": Event(send_behind("RESET"), DEADLINE, behind=("RESET",)),
@@ -372,7 +366,7 @@ EVENTS = {
     "FUNCTION KILL": Event(killed_function, DEADLINE),
     "the wall clock an hour ahead": Event(stepped(1), DEADLINE, clock=True),
     "the wall clock an hour back": Event(stepped(-1), DEADLINE, clock=True),
-    "a server that is frozen": Event(frozen, NOW),
+    "a server that is frozen": Event(frozen, DEADLINE),
     "REPLICAOF and back": Event(demoted, DEADLINE, first="UNBLOCKED", second="UNBLOCKED"),
 }
 
@@ -433,7 +427,7 @@ def run_case(server, event, waiting):
     with Lines(server.port) as lines:
         lines.control.call("FLUSHALL")
         memory = lines.memory()
-        world = World(server, lines, waiting, event.prepare)
+        world = World(server, lines, waiting, event.prepare, event.lock)
         began = time.monotonic()
         earliest = event.act(world)
         over = time.monotonic()
@@ -457,8 +451,9 @@ def check_waiters(world, event, earliest, latest):
     check_reply(world, first, event.first, earliest, latest, event.behind)
     if holds:
         earliest, latest = earliest + WAITER_S, time.monotonic() + WAITER_S + LATE_S
-        # Whoever holds it without being told shows in the time that the next one waits.
-        latest = max(latest, world.deadline + WAITER_S + LATE_S)
+        if event.first == "SILENCE":
+            # It holds the lock without being told, so the next one's time shows when that began.
+            latest = max(latest, world.deadline + WAITER_S + LATE_S)
     else:
         latest = max(latest, world.deadline + LATE_S)
     check_reply(world, second, event.second, earliest, latest)
