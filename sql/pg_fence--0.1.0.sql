@@ -569,6 +569,92 @@ COMMENT ON COLUMN fence_protected.fence_column IS
 COMMENT ON COLUMN fence_protected.open_by IS
 'What lets a write pass that proved no fence; empty when the table is closed.';
 
+CREATE FUNCTION fence_stat(
+    OUT kind text,
+    OUT id bigint,
+    OUT resource text,
+    OUT claims bigint,
+    OUT claims_stale bigint,
+    OUT writes bigint,
+    OUT writes_stale bigint,
+    OUT unclaimed bigint,
+    OUT unfenced_refused bigint,
+    OUT last_stale_at timestamptz,
+    OUT last_stale_fence bigint,
+    OUT stored_fence_then bigint
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_fence_stat'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 100;
+
+COMMENT ON FUNCTION fence_stat() IS
+'What pg_stat_fence shows.';
+
+CREATE FUNCTION pg_stat_fence_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'pg_fence_stat_reset'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION pg_stat_fence_reset() IS
+'Forgets what was counted in this database.';
+
+-- Two sessions that count a table for the first time at the same moment can each make an entry.
+CREATE VIEW pg_stat_fence AS
+SELECT
+    s.kind,
+    CASE WHEN s.kind = 'table' THEN c.oid::regclass END AS target,
+    s.resource,
+    pg_catalog.sum(s.claims)::bigint AS claims,
+    pg_catalog.sum(s.claims_stale)::bigint AS claims_stale,
+    pg_catalog.sum(s.writes)::bigint AS writes,
+    pg_catalog.sum(s.writes_stale)::bigint AS writes_stale,
+    pg_catalog.sum(s.unclaimed)::bigint AS unclaimed,
+    pg_catalog.sum(s.unfenced_refused)::bigint AS unfenced_refused,
+    pg_catalog.max(s.last_stale_at) AS last_stale_at,
+    (pg_catalog.array_agg(s.last_stale_fence ORDER BY s.last_stale_at DESC NULLS LAST))[1] AS last_stale_fence,
+    (pg_catalog.array_agg(s.stored_fence_then ORDER BY s.last_stale_at DESC NULLS LAST))[1] AS stored_fence_then
+FROM fence_stat() AS s
+LEFT JOIN pg_catalog.pg_class AS c ON s.kind = 'table' AND c.oid::bigint = s.id
+-- A table that was dropped is not shown.
+WHERE s.kind IS DISTINCT FROM 'table' OR c.oid IS NOT NULL
+GROUP BY s.kind, s.id, c.oid, s.resource;
+
+COMMENT ON VIEW pg_stat_fence IS
+'Calls on each table and guard since the server started or the counts were reset, rolled back or not.';
+COMMENT ON COLUMN pg_stat_fence.kind IS
+'table or guard; other tables and other guards add up those that found no place.';
+COMMENT ON COLUMN pg_stat_fence.target IS
+'The table.';
+COMMENT ON COLUMN pg_stat_fence.resource IS
+'The name of the guard, at most 128 bytes of it.';
+COMMENT ON COLUMN pg_stat_fence.claims IS
+'Claims that stamped or found their fence; transactions that the guard let in.';
+COMMENT ON COLUMN pg_stat_fence.claims_stale IS
+'Claims and guards that a newer fence refused.';
+COMMENT ON COLUMN pg_stat_fence.writes IS
+'Updates, fenced writes and deletes.';
+COMMENT ON COLUMN pg_stat_fence.writes_stale IS
+'The same, refused because of a newer fence.';
+COMMENT ON COLUMN pg_stat_fence.unclaimed IS
+'Writes that were refused because their fence had not claimed the row.';
+COMMENT ON COLUMN pg_stat_fence.unfenced_refused IS
+'Writes on a protected table that were refused because they proved no fence.';
+COMMENT ON COLUMN pg_stat_fence.last_stale_at IS
+'When the newest stale call was.';
+COMMENT ON COLUMN pg_stat_fence.last_stale_fence IS
+'The fence of that call.';
+COMMENT ON COLUMN pg_stat_fence.stored_fence_then IS
+'The newer fence that was stored at that moment.';
+
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint, name) TO PUBLIC;
@@ -596,6 +682,16 @@ GRANT EXECUTE ON FUNCTION fence_refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_moves() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_trigger_column(pg_node_tree, smallint) TO PUBLIC;
 GRANT SELECT ON fence_protected TO PUBLIC;
+
+-- The names of guards and the fences are for those who watch the server.
+REVOKE ALL ON FUNCTION fence_stat() FROM PUBLIC;
+REVOKE ALL ON FUNCTION pg_stat_fence_reset() FROM PUBLIC;
+REVOKE ALL ON TABLE pg_stat_fence FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_stat() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION fence_stat() TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION pg_stat_fence_reset() TO @extowner@ WITH GRANT OPTION;
+GRANT SELECT ON TABLE pg_stat_fence TO pg_monitor;
+GRANT SELECT ON TABLE pg_stat_fence TO @extowner@ WITH GRANT OPTION;
 
 -- INSERT is what pg_restore needs. Whoever has it could only add guards, which fence_guard_reset() lets them do anyway.
 REVOKE ALL ON TABLE fence_guards FROM PUBLIC;

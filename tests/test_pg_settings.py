@@ -35,7 +35,11 @@ def test_the_defaults_are_two_days_and_two_to_the_53_less_one(t):
 def test_the_settings_are_described_and_for_superusers(t):
     t.execute(CLAIM, (1,))
     settings = "SELECT name, context, unit, short_desc <> '' FROM pg_settings WHERE name LIKE 'pg_fence.%' ORDER BY 1"
-    assert t.execute(settings).fetchall() == [("pg_fence.max_fence", "superuser", None, True), ("pg_fence.max_fence_ahead", "superuser", "s", True)]
+    assert t.execute(settings).fetchall() == [
+        ("pg_fence.max_fence", "superuser", None, True),
+        ("pg_fence.max_fence_ahead", "superuser", "s", True),
+        ("pg_fence.track", "superuser", None, True),
+    ]
 
 
 def test_a_fence_may_be_as_far_ahead_as_the_setting_says(t):
@@ -175,8 +179,8 @@ def test_every_function_says_what_it_is(t):
     assert len(functions) >= 16
     for name, volatility, parallel, strict, definer, _, defaults, comment, public in functions:
         said = (volatility, parallel, strict, definer, defaults, public)
-        of_rows, of_guards = name.endswith(",name)"), "guard" in name
-        assert (name, said) == (name, ("v", "u", False, False, int(of_rows), not of_guards))
+        has_column, is_granted_on = name.endswith(",name)"), "guard" in name or "fence_stat(" in name or "pg_stat" in name
+        assert (name, said) == (name, ("v", "u", False, False, int(has_column), not is_granted_on))
         assert comment and comment[0].isupper() and comment.endswith("."), name
 
 

@@ -50,7 +50,7 @@ def test_every_function_of_the_extension_is_in_the_readme(db):
         " JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_fence'"
     ).fetchall()
     table = README.split("## PostgreSQL functions")[1].split("\n\n")[1]
-    assert {name for (name,) in names} == set(re.findall(r"(fenced?_\w+)\(", table))
+    assert {name for (name,) in names} == set(re.findall(r"((?:pg_stat_)?fenced?_\w+)\(", table))
 
 
 def test_every_target_of_make_that_the_readme_names_is_there():

@@ -37,6 +37,16 @@ pub struct Rows {
 const RANDOM_ACCESS: bool = true;
 
 impl Rows {
+    /// Adds a row of these fields, as many as the function's declaration says; `None` is null.
+    pub fn put_fields(&mut self, fields: &[Option<Datum>]) {
+        let mut values: Vec<Datum> = fields.iter().map(|field| field.unwrap_or(Datum::null())).collect();
+        let mut nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
+        // SAFETY: there is a value of the declared type for each column; the server copies them.
+        unsafe {
+            pg_sys::tuplestore_putvalues(self.store, self.descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+        }
+    }
+
     /// Adds a row, a value of the table's row type.
     pub fn put(&mut self, row: Datum) {
         // SAFETY: the row is a tuple of the type that the query expects; the server copies it.

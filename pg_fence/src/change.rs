@@ -4,6 +4,7 @@
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
 //! the statement of the caller.
 
+use crate::counters::Counter;
 use crate::errors::{FenceProblem, Refused};
 use crate::explain::explain;
 use crate::key::Key;
@@ -14,6 +15,7 @@ use crate::relation::{Column, Table};
 use crate::server;
 use crate::settings;
 use crate::statement::{Answer, Statement, Verb};
+use crate::stats::{self, Subject};
 use crate::text::text;
 use fence::resource::Verdict;
 use fence::{Fence, FenceLimits, FenceRefused};
@@ -52,6 +54,7 @@ impl Change<'_> {
 
     fn make_within(&self, connection: &Connection) -> Result<Option<Outcome>, Refused> {
         let (statement, mut values) = (self.statement(), self.values());
+        let (counted, counted_stale) = stats::counters_of(self.verb);
         let mut stored = None;
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.verb, self.fence_number());
@@ -59,16 +62,24 @@ impl Change<'_> {
             drop(pass);
             match outcome.rows {
                 0 => {}
-                1 => return self.checked(outcome).map(Some),
+                1 => {
+                    let outcome = self.checked(outcome)?;
+                    self.subject().count(counted);
+                    return Ok(Some(outcome));
+                }
                 rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
             }
             let found = explain(connection, self, &mut values)?;
             match found.verdict {
                 Verdict::Stale => {
+                    self.subject().count_stale(counted_stale, self.fence, found.stored);
                     self.note_stale(found.stored);
                     return Ok(None);
                 }
-                Verdict::Unclaimed => return Err(self.unclaimed(found.stored)),
+                Verdict::Unclaimed => {
+                    self.subject().count(Counter::Unclaimed);
+                    return Err(self.unclaimed(found.stored));
+                }
                 Verdict::Accepted => stored = found.stored,
             }
         }
@@ -85,6 +96,10 @@ impl Change<'_> {
             answer: self.answer,
             patch: self.patch.map_or(&[], |patch| &patch.columns),
         }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject::Table(self.table.oid)
     }
 
     /// The key as error texts show it.

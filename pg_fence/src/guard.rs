@@ -7,6 +7,7 @@
 
 use crate::call::{Call, Reply};
 use crate::change::accepted_number;
+use crate::counters::Counter;
 use crate::errors::Refused;
 use crate::key::Key;
 use crate::plans::{Connection, Values};
@@ -14,6 +15,7 @@ use crate::relation::{Column, Table};
 use crate::reset;
 use crate::server::{self, AsOwner, LockMode, NamedLock, Value};
 use crate::statement::{Answer, Statement, Verb};
+use crate::stats::Subject;
 use crate::text::text;
 use fence::Fence;
 use fence::resource::Entry;
@@ -98,8 +100,15 @@ impl Guard {
         Ok(Guard { table, resource, key, lock, caller, _owner: owner })
     }
 
-    /// Lets the fence in. Whoever has the stored fence shares the guard; a newer one waits until it is alone.
+    /// Lets the fence in, and counts.
     fn enter(&self, fence: Fence) -> Result<(), Refused> {
+        self.let_in(fence)?;
+        Subject::Guard(&self.resource).count(Counter::Claims);
+        Ok(())
+    }
+
+    /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
+    fn let_in(&self, fence: Fence) -> Result<(), Refused> {
         let connection = Connection::open()?;
         self.lock.take(LockMode::Shared);
         match Entry::of(self.stored(&connection)?, fence) {
@@ -168,6 +177,7 @@ impl Guard {
 
     /// The stored fence is told to those who could read it themselves.
     fn stale(&self, stored: i64, fence: Fence) -> Refused {
+        Subject::Guard(&self.resource).count_stale(Counter::ClaimsStale, fence, Some(stored));
         let may_read = server::may_read_table(self.table.oid, self.caller);
         Refused::StaleGuard { resource: self.resource.clone(), stored: may_read.then_some(stored), fence }
     }

@@ -9,6 +9,7 @@ mod change;
 mod claim;
 mod claim_many;
 mod condition;
+mod counters;
 mod direct;
 mod errors;
 mod explain;
@@ -26,6 +27,7 @@ mod reset;
 mod server;
 mod settings;
 mod statement;
+mod stats;
 mod text;
 mod update;
 
@@ -40,6 +42,7 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define();
     relation::watch_changes();
     passes::watch_transactions();
+    counters::reserve();
 }
 
 /// Exports functions to the server: each C symbol, with the record that says how it is called, runs one function.
@@ -91,4 +94,6 @@ sql_functions! {
     pg_fence_moves, pg_finfo_pg_fence_moves => passes::fence_moves;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::fence_refuse;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::fence_trigger_column;
+    pg_fence_stat, pg_finfo_pg_fence_stat => stats::fence_stat;
+    pg_fence_stat_reset, pg_finfo_pg_fence_stat_reset => stats::pg_stat_fence_reset;
 }

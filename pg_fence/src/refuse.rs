@@ -8,6 +8,7 @@ use crate::condition;
 use crate::errors::{Refused, RelationName, UnfencedWrite};
 use crate::passes;
 use crate::server;
+use crate::stats;
 use fence::resource::PlainVerdict;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
@@ -33,7 +34,9 @@ enum Written {
 pub fn fence_refuse(call: &Call) -> Result<Reply, Refused> {
     let event = call.trigger_event()?;
     let column = event.fence_column(call.schema());
-    Err(event.refusal(column))
+    let refused = event.refusal(column);
+    stats::count_refused(event.table, &refused, event.stored(column));
+    Err(refused)
 }
 
 /// `fence_trigger_column(condition pg_node_tree, kind smallint)`: the number of the fence column of a trigger with this
@@ -86,6 +89,14 @@ impl TriggerEvent {
             }
             pg_sys::TRIGGER_EVENT_DELETE => Written::Deleted { old: self.fence(one, column) },
             _ => Written::Inserted { new: self.fence(one, column) },
+        }
+    }
+
+    /// The fence of the row before the write.
+    fn stored(&self, column: Option<i16>) -> Option<i64> {
+        match self.written(column) {
+            Written::Updated { old, .. } | Written::Deleted { old } => old,
+            Written::Inserted { .. } | Written::Truncated => None,
         }
     }
 

@@ -309,6 +309,42 @@ pub fn refuse_on_standby(function: &CStr) {
     unsafe { pg_sys::PreventCommandDuringRecovery(function.as_ptr()) };
 }
 
+/// The oid of the database.
+pub fn database() -> u32 {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::MyDatabaseId.to_u32() }
+}
+
+/// A hash of bytes, the same in all processes of the server.
+pub fn hash(bytes: &[u8]) -> u64 {
+    const SEED: u64 = 0;
+    let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+    // SAFETY: the hash reads as many bytes as there are.
+    unsafe { pg_sys::hash_bytes_extended(bytes.as_ptr(), length, SEED) }
+}
+
+/// The text up to a number of bytes, cut between two characters.
+pub fn cut(text: &CStr, max_bytes: usize) -> Vec<u8> {
+    let bytes = text.to_bytes();
+    let (length, max) = (i32::try_from(bytes.len()).unwrap_or(i32::MAX), i32::try_from(max_bytes).unwrap_or(i32::MAX));
+    // SAFETY: the text has as many bytes as are looked at.
+    let end = unsafe { pg_sys::pg_mbcliplen(text.as_ptr(), length, max) };
+    bytes[..usize::try_from(end).unwrap_or(0).min(bytes.len())].to_vec()
+}
+
+/// The clock, in the server's own time.
+pub fn now() -> i64 {
+    // SAFETY: it reads the clock.
+    unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// A value of type text.
+pub fn text_datum(bytes: &[u8]) -> Datum {
+    let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+    // SAFETY: as many bytes are copied as there are.
+    Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length) })
+}
+
 /// How deep in triggers the running statement is; 0 is in none.
 pub fn trigger_depth() -> i32 {
     // SAFETY: the function answers a number of the backend and does not look at its arguments.
@@ -541,13 +577,9 @@ pub enum LockMode {
 impl NamedLock {
     /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
     pub fn of(name: &[u8]) -> NamedLock {
-        const SEED: u64 = 0;
-        let length = i32::try_from(name.len()).unwrap_or(i32::MAX);
-        // SAFETY: the hash reads as many bytes as there are; the rest reads a number of the backend.
-        let (hash, database) =
-            unsafe { (pg_sys::hash_bytes_extended(name.as_ptr(), length, SEED), pg_sys::MyDatabaseId) };
+        let hash = hash(name);
         NamedLock(pg_sys::LOCKTAG {
-            locktag_field1: database.to_u32(),
+            locktag_field1: database(),
             locktag_field2: (hash >> 32) as u32,
             locktag_field3: hash as u32,
             locktag_field4: 0,
@@ -671,7 +703,7 @@ unsafe fn release_descriptor(descriptor: pg_sys::TupleDesc) {
 
 /// Writes a line to the server's log.
 pub fn log_line(message: Vec<u8>) {
-    report_line(pg_sys::LOG as i32, message);
+    report_line(pg_sys::LOG as i32, message, None);
 }
 
 /// Writes a line for whoever looks at level DEBUG1, in the log or as a client; nobody else pays for making it.
@@ -679,15 +711,21 @@ pub fn debug_line(message: impl FnOnce() -> Vec<u8>) {
     let level = pg_sys::DEBUG1 as i32;
     // SAFETY: it compares settings.
     if unsafe { pg_sys::message_level_is_interesting(level) } {
-        report_line(level, message());
+        report_line(level, message(), None);
     }
 }
 
-fn report_line(level: i32, message: Vec<u8>) {
-    let message = c_string(message);
+/// Tells the client something that is no error.
+pub fn notice(message: Vec<u8>, hint: Vec<u8>) {
+    report_line(pg_sys::NOTICE as i32, message, Some(hint));
+}
+
+fn report_line(level: i32, message: Vec<u8>, hint: Option<Vec<u8>>) {
+    let (message, hint) = (c_string(message), hint.map(c_string));
     let mut entry = pg_sys::ErrorData {
         elevel: level,
         message: message.as_ptr().cast_mut(),
+        hint: hint.as_ref().map_or(std::ptr::null_mut(), |hint| hint.as_ptr().cast_mut()),
         filename: c"pg_fence".as_ptr(),
         funcname: c"pg_fence".as_ptr(),
         ..Default::default()

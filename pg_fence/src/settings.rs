@@ -1,6 +1,6 @@
 //! The settings of the extension, and the limits on fences that follow from them.
 //!
-//! Both may be changed by superusers alone: whoever could raise them could shut every later holder out of a row.
+//! All may be changed by superusers alone: whoever could raise the limits could shut every later holder out of a row.
 
 use crate::server;
 use fence::{Fence, FenceLimits};
@@ -14,6 +14,7 @@ const TWO_DAYS_S: i32 = 2 * 24 * 60 * 60;
 const US_PER_S: u64 = 1_000_000;
 
 static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(TWO_DAYS_S);
+static TRACK: GucSetting<bool> = GucSetting::<bool>::new(true);
 static MAX_FENCE_TEXT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"9007199254740991"));
 const _: () = assert!(Fence::MAX == 9_007_199_254_740_991);
 
@@ -31,6 +32,14 @@ pub fn define() {
         i32::MAX,
         GucContext::Suset,
         GucFlags::UNIT_S,
+    );
+    GucRegistry::define_bool_guc(
+        c"pg_fence.track",
+        c"Whether calls are counted in pg_stat_fence.",
+        c"Counts that are there stay.",
+        &TRACK,
+        GucContext::Suset,
+        GucFlags::empty(),
     );
     // SAFETY: both hooks are guarded, so no panic leaves them, and neither raises an error.
     unsafe {
@@ -52,6 +61,11 @@ pub fn define() {
 /// What is accepted as a fence now.
 pub fn fence_limits() -> FenceLimits {
     FenceLimits { max: MAX_FENCE.load(Ordering::Relaxed), max_ahead_us: max_fence_ahead_s().saturating_mul(US_PER_S) }
+}
+
+/// `pg_fence.track`.
+pub fn tracks() -> bool {
+    TRACK.get()
 }
 
 /// `pg_fence.max_fence_ahead` in seconds.

@@ -1,0 +1,124 @@
+//! `pg_stat_fence`: what has been counted, and where.
+//!
+//! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. Counting never
+//! fails and never waits.
+
+use crate::call::{Call, Reply};
+use crate::counters::{self, Counted, Counter, Key, Kind, Stale};
+use crate::errors::Refused;
+use crate::server;
+use crate::settings;
+use crate::statement::Verb;
+use crate::text::text;
+use fence::Fence;
+use pgrx::pg_sys::{Datum, Oid};
+use std::ffi::CStr;
+
+/// What a call was made on.
+#[derive(Clone, Copy)]
+pub enum Subject<'a> {
+    /// A table.
+    Table(Oid),
+    /// A guard.
+    Guard(&'a CStr),
+}
+
+impl Subject<'_> {
+    /// Counts a call.
+    pub fn count(self, counter: Counter) {
+        self.count_with(counter, None);
+    }
+
+    /// Counts a call that was refused as stale.
+    pub fn count_stale(self, counter: Counter, fence: Fence, stored: Option<i64>) {
+        let (at, fence, stored) = (server::now(), fence.get() as i64, stored.unwrap_or(0));
+        self.count_with(counter, Some(Stale { at, fence, stored }));
+    }
+
+    fn count_with(self, counter: Counter, stale: Option<Stale>) {
+        if !settings::tracks() {
+            return;
+        }
+        let database = server::database();
+        match self {
+            Subject::Table(oid) => {
+                let key = Key { database, object: u64::from(oid.to_u32()) };
+                counters::count(Kind::Table, key, counter, stale, Vec::new);
+            }
+            Subject::Guard(resource) => {
+                let key = Key { database, object: server::hash(resource.to_bytes()) };
+                counters::count(Kind::Guard, key, counter, stale, || server::cut(resource, counters::MAX_NAME_BYTES));
+            }
+        }
+    }
+}
+
+/// The counter of a call that was made, and of one that was stale.
+pub fn counters_of(verb: Verb) -> (Counter, Counter) {
+    match verb {
+        Verb::Claim => (Counter::Claims, Counter::ClaimsStale),
+        _ => (Counter::Writes, Counter::WritesStale),
+    }
+}
+
+/// `fence_stat()`: the rows of `pg_stat_fence` for this database; one row of nulls where nothing can be counted.
+pub fn fence_stat(call: &Call) -> Result<Reply, Refused> {
+    let mut rows = call.rows();
+    if !counters::are_there() {
+        server::notice(
+            text!["pg_fence counts nothing: it is not preloaded"],
+            text![
+                "Add pg_fence to shared_preload_libraries and restart the server. From PostgreSQL 17 on that is not needed."
+            ],
+        );
+        rows.put_fields(&[None; COLUMNS]);
+        return Ok(Reply::Handed);
+    }
+    for (kind, others) in [(Kind::Table, c"other tables"), (Kind::Guard, c"other guards")] {
+        for counted in counters::read(kind, server::database()) {
+            let is_empty = counted.counts.iter().all(|&count| count == 0);
+            if counted.key.is_some() || !is_empty {
+                rows.put_fields(&fields(kind, others, &counted));
+            }
+        }
+    }
+    Ok(Reply::Handed)
+}
+
+/// `pg_stat_fence_reset()`: forgets what was counted in this database.
+pub fn pg_stat_fence_reset(_call: &Call) -> Result<Reply, Refused> {
+    counters::reset(server::database());
+    Ok(Reply::Void)
+}
+
+/// Kind, identity, name, the counters, and three of the newest stale call.
+const COLUMNS: usize = 3 + counters::COUNTERS + 3;
+
+fn fields(kind: Kind, others: &CStr, counted: &Counted) -> [Option<Datum>; COLUMNS] {
+    let mut fields = [None; COLUMNS];
+    let (name_of_kind, name) = match (counted.key, kind) {
+        (None, _) => (others, None),
+        (Some(_), Kind::Table) => (c"table", None),
+        (Some(_), Kind::Guard) => (c"guard", Some(server::text_datum(&counted.name))),
+    };
+    let id = counted.key.map(|key| Datum::from(key.object as i64));
+    fields[..3].copy_from_slice(&[Some(server::text_datum(name_of_kind.to_bytes())), id, name]);
+    for (field, &count) in fields[3..].iter_mut().zip(&counted.counts) {
+        *field = Some(Datum::from(count as i64));
+    }
+    if let Some(stale) = counted.stale {
+        let newest = [stale.at, stale.fence, stale.stored].map(|number| Some(Datum::from(number)));
+        fields[3 + counters::COUNTERS..].copy_from_slice(&newest);
+    }
+    fields
+}
+
+/// The refusal of a write on a protected table.
+pub fn count_refused(table: Oid, refused: &Refused, stored: Option<i64>) {
+    let subject = Subject::Table(table);
+    match refused {
+        Refused::StaleRow { fence, .. } => subject.count_stale(Counter::WritesStale, *fence, stored),
+        Refused::UnclaimedRow { .. } => subject.count(Counter::Unclaimed),
+        _ => subject.count(Counter::UnfencedRefused),
+    }
+}

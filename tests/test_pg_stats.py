@@ -1,0 +1,263 @@
+"""`pg_stat_fence`: what is counted, what outlives what, and what happens where nothing can be counted."""
+
+import os
+import signal
+import threading
+
+import psycopg
+import pytest
+
+from harness import PostgresServer, eventually, places
+
+COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "unfenced_refused")
+NONE = dict.fromkeys(COUNTERS, 0)
+CLAIM = "SELECT * FROM fenced_claim(NULL::t, 1, %s)"
+UPDATE = "SELECT fenced_update('t', 1, %s, '{\"v\": 1}')"
+
+
+def preloaded(pg):
+    chosen = {} if places.chosen_pg_config() else {"major": pg.major}
+    return PostgresServer(**chosen, settings={"shared_preload_libraries": "pg_fence"}).start()
+
+
+@pytest.fixture(scope="module")
+def counting(pg):
+    """A server that preloads the library."""
+    server = preloaded(pg)
+    server.psql("CREATE DATABASE made_before; CREATE DATABASE other")
+    for database in ("made_before", "other"):
+        server.psql("CREATE EXTENSION pg_fence", database)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def session(counting):
+    """A factory of sessions of the counting server, in a database with a fenced table and no counts."""
+    sessions = []
+
+    def make(database="made_before"):
+        sessions.append(psycopg.connect(counting.url(database), autocommit=True))
+        return sessions[-1]
+
+    db = make()
+    db.execute("DROP TABLE IF EXISTS t; TRUNCATE fence_guards; SELECT pg_stat_fence_reset()")
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0)")
+    db.execute("INSERT INTO t (id) SELECT generate_series(1, 9)")
+    yield make
+    for one in sessions:
+        one.close()
+
+
+@pytest.fixture
+def db(session):
+    return session()
+
+
+def counts(db, target="t"):
+    columns = ", ".join(COUNTERS)
+    row = db.execute(f"SELECT {columns} FROM pg_stat_fence WHERE target = to_regclass(%s)", (target,)).fetchone()
+    return row and dict(zip(COUNTERS, row, strict=True))
+
+
+def guard_counts(db, resource):
+    columns = ", ".join(COUNTERS)
+    row = db.execute(f"SELECT {columns} FROM pg_stat_fence WHERE kind = 'guard' AND resource = %s", (resource,)).fetchone()
+    return row and dict(zip(COUNTERS, row, strict=True))
+
+
+def refused(connection, sqlstate, *statement):
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(*statement)
+    assert caught.value.sqlstate == sqlstate
+
+
+def test_every_call_is_counted_as_what_it_was(db):
+    assert counts(db) is None, "nothing was counted yet"
+    db.execute(CLAIM, (5,))
+    db.execute("SELECT fenced_claim_json('t', 1, 5)")
+    db.execute("SELECT * FROM fenced_claim_many(NULL::t, ARRAY[1, 2, 3], 5)")
+    db.execute(CLAIM, (4,))
+    db.execute("SELECT * FROM fenced_claim_many(NULL::t, ARRAY[1, 2, 3], 3)")
+    assert counts(db) == {**NONE, "claims": 5, "claims_stale": 4}
+    db.execute(UPDATE, (5,))
+    db.execute("SELECT * FROM fenced_update_returning(NULL::t, 1, 5, '{\"v\": 2}')")
+    db.execute("SELECT fenced_write('t', 1, 6, '{\"v\": 3}')")
+    db.execute("SELECT fenced_delete('t', 1, 6)")
+    db.execute("SELECT fenced_write('t', 2, 4, '{\"v\": 3}'), fenced_delete('t', 2, 4)")
+    refused(db, "LF002", "SELECT fenced_update('t', 2, 9, '{\"v\": 3}')")
+    assert counts(db) == {**NONE, "claims": 5, "claims_stale": 4, "writes": 4, "writes_stale": 2, "unclaimed": 1}
+
+
+def test_errors_before_the_rule_is_asked_are_no_counts(db):
+    refused(db, "LF005", CLAIM, (0,))
+    refused(db, "P0002", "SELECT fenced_claim_json('t', 77, 5)")
+    refused(db, "22023", "SELECT fenced_write('t', 1, 5, '{}')")
+    assert counts(db) is None
+
+
+def test_the_newest_stale_call_is_told_with_both_fences(db):
+    newest = "SELECT last_stale_fence, stored_fence_then, now() - last_stale_at < '1 minute' FROM pg_stat_fence WHERE target = 't'::regclass"
+    db.execute(CLAIM, (9,))
+    assert db.execute(newest).fetchone() == (None, None, None)
+    db.execute(CLAIM, (7,))
+    db.execute(UPDATE, (8,))
+    assert db.execute(newest).fetchone() == (8, 9, True)
+
+
+def test_counts_survive_rollback_and_the_end_of_the_session(db, session):
+    other = session()
+    other.execute("BEGIN")
+    other.execute(CLAIM, (5,))
+    other.execute("SAVEPOINT s")
+    other.execute(UPDATE, (5,))
+    other.execute("ROLLBACK TO s; ROLLBACK")
+    other.close()
+    assert counts(db) == {**NONE, "claims": 1, "writes": 1}
+
+
+def test_refusals_on_a_protected_table_are_counted_though_they_roll_back(db):
+    db.execute("SELECT fence_protect('t')")
+    db.execute(CLAIM, (5,))
+    for statement in ["UPDATE t SET v = 1", "DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (99, 1, 7)", "TRUNCATE t"]:
+        refused(db, "LF003", statement)
+    update = "UPDATE t SET v = 1 WHERE id = 1"
+    for fence, sqlstate in [(4, "LF001"), (6, "LF002")]:
+        with pytest.raises(psycopg.Error, check=lambda error, state=sqlstate: error.sqlstate == state), db.transaction():
+            db.execute("SELECT fence_use(%s)", (fence,))
+            db.execute(update)
+    assert counts(db) == {**NONE, "claims": 1, "writes_stale": 1, "unclaimed": 1, "unfenced_refused": 4}
+    last = "SELECT last_stale_fence, stored_fence_then FROM pg_stat_fence WHERE target = 't'::regclass"
+    assert db.execute(last).fetchone() == (4, 5)
+
+
+def test_guards_are_counted_by_name(db):
+    db.execute("SELECT fenced_guard('a', 5), fenced_guard('b', 5)")
+    db.execute("SELECT fenced_guard('a', 6)")
+    refused(db, "LF001", "SELECT fenced_guard('a', 5)")
+    assert guard_counts(db, "a") == {**NONE, "claims": 2, "claims_stale": 1}
+    assert guard_counts(db, "b") == {**NONE, "claims": 1}
+    last = "SELECT last_stale_fence, stored_fence_then FROM pg_stat_fence WHERE resource = 'a'"
+    assert db.execute(last).fetchone() == (5, 6)
+
+
+def test_long_names_are_cut_between_characters_and_kept_apart(db):
+    for tail in ("x", "y"):
+        db.execute("SELECT fenced_guard(%s, 5)", ("x" + "é" * 100 + tail,))
+    rows = db.execute("SELECT resource, claims FROM pg_stat_fence WHERE kind = 'guard'").fetchall()
+    assert rows == [("x" + "é" * 63, 1)] * 2
+
+
+def test_many_backends_count_exactly(db, session):
+    sessions = [session() for _ in range(6)]
+    calls = "DO $$ BEGIN FOR n IN 1..300 LOOP PERFORM fenced_claim_json('t', {row}, 5); PERFORM fenced_claim_json('t', {row}, 4); PERFORM fenced_guard('g' || n % 20, 5); END LOOP; END $$"
+    threads = [
+        threading.Thread(target=one.execute, args=(calls.format(row=n + 1),), daemon=True) for n, one in enumerate(sessions)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert counts(db) == {**NONE, "claims": 1800, "claims_stale": 1800}
+    guards = "SELECT count(*), sum(claims)::int FROM pg_stat_fence WHERE kind = 'guard'"
+    assert db.execute(guards).fetchone() == (20, 1800)
+
+
+def test_entries_are_bounded_and_the_rest_is_counted_together(db):
+    db.execute("SELECT count(fenced_guard('bounded ' || n, 5)) FROM generate_series(1, 3000) n")
+    kinds = dict(db.execute("SELECT kind, count(*) FROM pg_stat_fence GROUP BY kind").fetchall())
+    assert 900 <= kinds["guard"] <= 1024
+    assert kinds["other guards"] == 1
+    assert db.execute("SELECT sum(claims)::int FROM pg_stat_fence").fetchone() == (3000,)
+    db.execute(CLAIM, (5,))
+    assert counts(db) == {**NONE, "claims": 1}, "guards do not crowd tables out"
+    db.execute("SELECT pg_stat_fence_reset()")
+    db.execute("SELECT fenced_guard('after the reset', 5)")
+    assert guard_counts(db, "after the reset") == {**NONE, "claims": 1}
+    assert db.execute("SELECT count(*) FROM pg_stat_fence").fetchone() == (1,)
+
+
+def test_each_database_sees_and_resets_its_own(db, session):
+    other = session("other")
+    other.execute("SELECT pg_stat_fence_reset(); SELECT fenced_guard('same name', 5); SELECT fenced_guard('same name', 5)")
+    db.execute("SELECT fenced_guard('same name', 5)")
+    assert guard_counts(db, "same name")["claims"] == 1
+    assert guard_counts(other, "same name")["claims"] == 2
+    db.execute("SELECT pg_stat_fence_reset()")
+    assert guard_counts(db, "same name") is None
+    assert guard_counts(other, "same name")["claims"] == 2
+
+
+def test_counting_can_be_turned_off_by_a_superuser_alone(db):
+    db.execute("SET pg_fence.track = off")
+    db.execute(CLAIM, (5,))
+    db.execute("SELECT fenced_guard('r', 5)")
+    assert db.execute("SELECT count(*) FROM pg_stat_fence").fetchone() == (0,)
+    db.execute("SET pg_fence.track = on")
+    db.execute(CLAIM, (5,))
+    assert counts(db) == {**NONE, "claims": 1}
+    db.execute("CREATE ROLE clerk; SET ROLE clerk")
+    try:
+        refused(db, "42501", "SET pg_fence.track = off")
+    finally:
+        db.execute("RESET ROLE; DROP ROLE clerk")
+
+
+def test_who_watches_the_server_may_look_and_nobody_else(db):
+    db.execute("CREATE ROLE clerk; CREATE ROLE watcher IN ROLE pg_monitor")
+    db.execute(CLAIM, (5,))
+    try:
+        db.execute("SET ROLE watcher")
+        assert counts(db) == {**NONE, "claims": 1}
+        refused(db, "42501", "SELECT pg_stat_fence_reset()")
+        db.execute("SET ROLE clerk")
+        for call in ["SELECT * FROM pg_stat_fence", "SELECT * FROM fence_stat()", "SELECT pg_stat_fence_reset()"]:
+            refused(db, "42501", call)
+    finally:
+        db.execute("RESET ROLE; DROP ROLE clerk; DROP ROLE watcher")
+
+
+def test_a_table_keeps_its_counts_when_it_is_renamed_and_goes_with_them(db):
+    db.execute(CLAIM, (5,))
+    db.execute("ALTER TABLE t RENAME TO renamed")
+    assert counts(db, "renamed") == {**NONE, "claims": 1}
+    db.execute("DROP TABLE renamed")
+    assert db.execute("SELECT count(*) FROM pg_stat_fence").fetchone() == (0,)
+
+
+def test_the_crash_of_a_backend_starts_the_counts_anew(pg):
+    server = preloaded(pg)
+    try:
+        with psycopg.connect(server.url(), autocommit=True) as db:
+            db.execute("CREATE EXTENSION pg_fence; SELECT fenced_guard('r', 5)")
+            assert guard_counts(db, "r")["claims"] == 1
+            os.kill(db.info.backend_pid, signal.SIGKILL)
+        read = "SELECT coalesce(sum(claims), 0) FROM pg_stat_fence"
+        eventually(lambda: server.psql(read, check=False), "0", within_s=20)
+        server.psql("SELECT fenced_guard('r', 6)")
+        assert server.psql(read) == "1"
+    finally:
+        server.close()
+
+
+def test_without_preloading_it_counts_from_version_17_on_and_says_so_before(pg, dsn, connect):
+    db, notices = connect(), []
+    db.add_notice_handler(lambda notice: notices.append((notice.message_primary, notice.message_hint)))
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1)")
+    db.execute("BEGIN")
+    assert db.execute(CLAIM, (5,)).fetchone() == (1, None, 5)
+    db.execute("ROLLBACK")
+    connect().execute("SELECT fenced_guard('r', 5)")
+    rows = connect().execute("SELECT kind, resource, claims FROM pg_stat_fence ORDER BY kind").fetchall()
+    if pg.major >= 17:
+        assert rows == [("guard", "r", 1), ("table", None, 1)]
+        return
+    assert rows == [(None, None, None)]
+    db.execute("SELECT * FROM pg_stat_fence")
+    assert notices == [
+        (
+            "pg_fence counts nothing: it is not preloaded",
+            "Add pg_fence to shared_preload_libraries and restart the server. From PostgreSQL 17 on that is not needed.",
+        )
+    ]
+    db.execute("SELECT pg_stat_fence_reset()")
