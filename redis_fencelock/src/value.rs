@@ -203,19 +203,25 @@ impl Value {
     }
 
     fn has(&self, mark: u8) -> bool {
-        self.header().marks.load(Ordering::Acquire) & mark != 0
+        self.marks().load(Ordering::Acquire) & mark != 0
     }
 
     fn mark(self, mark: u8) -> bool {
-        self.header().marks.fetch_or(mark, Ordering::AcqRel) & mark == 0
+        self.marks().fetch_or(mark, Ordering::AcqRel) & mark == 0
     }
 
     fn let_go(self, user: u8) {
-        let before = self.header().marks.fetch_and(!user, Ordering::AcqRel);
+        let before = self.marks().fetch_and(!user, Ordering::AcqRel);
         if before & user != 0 && before & USERS & !user == 0 {
             // SAFETY: the last user has let go, so nobody reads it any more; it came from the server's allocator.
             unsafe { api!(RedisModule_Free)(self.into_raw()) }
         }
+    }
+
+    /// The one field that another thread may touch, apart from the others that the main thread writes meanwhile.
+    fn marks(&self) -> &AtomicU8 {
+        // SAFETY: alive while the caller's mark is set.
+        unsafe { &(*self.0.as_ptr()).marks }
     }
 
     fn header(&self) -> &Header {
