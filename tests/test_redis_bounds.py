@@ -22,7 +22,8 @@ TWO_KEYS = (
     "redis.call('INCR', 'fence:' .. n) end"
 )
 ONE_KEY = (
-    "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('FENCELOCK.ACQUIRE', 'lock:' .. n, ARGV[3], ARGV[4]) end"
+    "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do "
+    "redis.call('FENCELOCK.ACQUIRE', 'lock:' .. n, ARGV[3], ARGV[4]) end"
 )
 EXTEND = (
     "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('FENCELOCK.EXTEND', 'lock:' .. n, ARGV[3], ARGV[4]) end"
@@ -93,7 +94,7 @@ def test_a_lock_takes_less_memory_than_a_lock_string_and_a_counter(start, count)
     ("count", "most_s"), [(200_000, 0.05), pytest.param(1_000_000, 0.01, marks=LONG)], ids=["200,000", "a million"]
 )
 def test_leases_that_run_out_in_one_second_delay_nobody(start, count, most_s):
-    """PING meanwhile: all but one of a thousand stay under the bound; and a lock that somebody waits for is handed on in time."""
+    """PING meanwhile: all but one of a thousand stay under the bound; and a lock with a waiter is handed on in time."""
     lines = start()
     run(lines, ONE_KEY, count, TTL_MS)
     began = time.monotonic()

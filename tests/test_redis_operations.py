@@ -1,5 +1,5 @@
-"""What operators see and set: STATS, INFO, HELP, RAISE, the settings, what the server knows of the commands, ACL, keyspace
-events and warnings in the log."""
+"""What operators see and set: STATS, INFO, HELP, RAISE, settings, what the server knows of the commands, ACL, keyspace
+events, and warnings in the log."""
 
 import re
 import time
@@ -101,13 +101,22 @@ def evict(lines):
 # What moves which counters, on a server where A holds `held` and 33 is the stamp of `res`.
 MOVES = {
     "a grant": (lambda lines: call(lines, "ACQUIRE", "k", "A", LONG_MS), {"grants": 1}),
-    "a grant in a wait that was none": (lambda lines: call(lines, "ACQUIRE", "k", "A", 9_999, "WAIT", 9_999), {"grants": 1}),
+    "a grant in a wait that was none": (
+        lambda lines: call(lines, "ACQUIRE", "k", "A", 9_999, "WAIT", 9_999),
+        {"grants": 1},
+    ),
     "busy": (lambda lines: call(lines, "ACQUIRE", "held", "B", LONG_MS), {"busy": 1}),
     "a repeated call": (lambda lines: call(lines, "ACQUIRE", "held", "A", LONG_MS, "RETRY"), {}),
     "a bad argument": (lambda lines: call(lines, "ACQUIRE", "held", "A", "x"), {}),
-    "a wait that runs out": (lambda lines: call(lines, "ACQUIRE", "held", "B", LONG_MS, "WAIT", 10), {"wait-timeouts": 1}),
+    "a wait that runs out": (
+        lambda lines: call(lines, "ACQUIRE", "held", "B", LONG_MS, "WAIT", 10),
+        {"wait-timeouts": 1},
+    ),
     "a hand-over": (hand_over, {"grants": 1, "hand-overs": 1, "releases": 1}),
-    "a grant undone": (grant_to_a_client_that_is_gone, {"grants": 1, "hand-overs": 1, "releases": 1, "undone-grants": 1}),
+    "a grant undone": (
+        grant_to_a_client_that_is_gone,
+        {"grants": 1, "hand-overs": 1, "releases": 1, "undone-grants": 1},
+    ),
     "a release": (lambda lines: call(lines, "RELEASE", "held", "A"), {"releases": 1}),
     "a late release": (lambda lines: call(lines, "RELEASE", "held", "B"), {"late-releases": 1}),
     "an extension": (lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS), {"extensions": 1}),

@@ -294,7 +294,15 @@ def test_those_who_waited_before_the_lease_ran_out_wait_for_its_delay_too(lines,
     earliest = run_out_by_time(lines, "DELAY", 300) if run_out is run_out_by_time else None
     if earliest is None:
         holder = lines.open()
-        acquire(holder, "A", LONG_MS, "EPHEMERAL", "DELAY", 300, *(("MAXHOLD", 150) if run_out is run_out_by_maxhold else ()))
+        acquire(
+            holder,
+            "A",
+            LONG_MS,
+            "EPHEMERAL",
+            "DELAY",
+            300,
+            *(("MAXHOLD", 150) if run_out is run_out_by_maxhold else ()),
+        )
         earliest = time.monotonic() + (0.15 if run_out is run_out_by_maxhold else 0) - 0.01
     waiters = [lines.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(2)]
     if run_out is run_out_by_closing:
@@ -321,7 +329,11 @@ NO_RUN_OUTS = {
     "UNLINK": lambda line: line.call("UNLINK", "k"),
     "FLUSHALL": lambda line: line.call("FLUSHALL"),
     "FLUSHDB ASYNC": lambda line: line.call("FLUSHDB", "ASYNC"),
-    "DEL in the delay": lambda line: (extend(line, "A", 1), eventually(lambda: extend(line, "A", 1), 0), line.call("DEL", "k")),
+    "DEL in the delay": lambda line: (
+        extend(line, "A", 1),
+        eventually(lambda: extend(line, "A", 1), 0),
+        line.call("DEL", "k"),
+    ),
 }
 
 

@@ -332,7 +332,7 @@ def test_waiters_that_vanish_while_the_server_is_frozen_hold_nobody_up(make_redi
 
 @pytest.mark.parametrize("form", ["TIMEOUT", "ERROR"])
 def test_a_waiter_that_is_unblocked_in_the_turn_of_its_grant_is_told_or_does_not_keep_the_lock(lines, form):
-    """Some servers leave the client blocked until it is told, others without any reply: then its connection is closed."""
+    """Some servers leave it blocked until it is told, others without any reply: then its connection is closed."""
     hold(lines)
     unblocked = lines.queue("k", "W1", LONG_MS, LONG_MS)
     stays = lines.queue("k", "W2", LONG_MS, LONG_MS)
@@ -429,7 +429,7 @@ def test_more_waiters_than_the_setting_allows_are_refused_with_a_clear_error(own
     waiters = [lines.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(2)]
     told = acquire(lines.open(), "k", "W9", LONG_MS, "WAIT", LONG_MS)
     assert told == "ERR 2 clients wait for this lock, the most that fencelock.max-waiters-per-lock allows"
-    # Busy stays busy for those who do not wait, another lock has a queue of its own, and a repeated call takes no place.
+    # Busy stays busy for those who do not wait, another lock has its own queue, and a repeated call takes no place.
     assert acquire(lines.open(), "k", "N", LONG_MS) is None
     hold(lines, "k2")
     lines.queue("k2", "W", LONG_MS, LONG_MS)
@@ -593,7 +593,7 @@ def test_the_cost_of_a_waiter_does_not_grow_with_the_number_waiting(costs, kind,
 
 
 def cost_of_waiters(server, lines, closing, kind, count):
-    """Nanoseconds of the server's CPU for one of each operation, with `count` clients waiting; the best of some batches."""
+    """Nanoseconds of the server's CPU for each operation, with `count` clients waiting; the best of some batches."""
     one_lock = kind == "one lock"
     key = (lambda _number: "k") if one_lock else (lambda number: f"k{number}")
     # A waiter of the crowd has the lock to itself or comes first in its queue; the measured ones come last.

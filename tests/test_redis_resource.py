@@ -66,7 +66,10 @@ def test_a_claim_is_told_as_hgetall_is(lines, protocol, kind):
 
 
 def test_scripts_and_transactions_claim_and_write_too(lines):
-    calls = "local seen = redis.call('FENCELOCK.CLAIM', 'res', 33) return {seen, redis.call('FENCELOCK.WRITE', 'res', 33, 'a', 1)}"
+    calls = (
+        "local seen = redis.call('FENCELOCK.CLAIM', 'res', 33) "
+        "return {seen, redis.call('FENCELOCK.WRITE', 'res', 33, 'a', 1)}"
+    )
     assert lines.control.call("EVAL", calls, 0) == [[b"fence", b"33"], 1]
     resp3 = "redis.setresp(3) return redis.call('FENCELOCK.CLAIM', 'res', 34).map.fence"
     assert lines.control.call("EVAL", resp3, 0) == b"34"
@@ -101,7 +104,12 @@ def test_a_write_passes_while_the_stamp_is_the_callers_and_is_stale_after(lines)
 
 @pytest.mark.parametrize("setup", ["nothing", "hash without a stamp", "older stamp", "stamp of 0"])
 def test_a_write_without_a_claim_is_an_error_that_says_to_claim(lines, setup):
-    fields = {"nothing": (), "hash without a stamp": ("a", 1), "older stamp": ("fence", 32), "stamp of 0": ("fence", 0)}[setup]
+    fields = {
+        "nothing": (),
+        "hash without a stamp": ("a", 1),
+        "older stamp": ("fence", 32),
+        "stamp of 0": ("fence", 0),
+    }[setup]
     if fields:
         lines.control.call("HSET", "res", *fields)
     before = content(lines)
@@ -319,7 +327,9 @@ def test_claims_and_writes_are_replicated_as_hset(make_redis):
         claim(lines.control, 33)
         write(lines.control, 32, "a", 9)
         write(lines.control, 34, "a", 9)
-        lines.control.call_all(("MULTI",), ("FENCELOCK.CLAIM", "res", 35), ("FENCELOCK.WRITE", "res", 35, "a", 3), ("EXEC",))
+        lines.control.call_all(
+            ("MULTI",), ("FENCELOCK.CLAIM", "res", 35), ("FENCELOCK.WRITE", "res", 35, "a", 3), ("EXEC",)
+        )
         assert lines.control.call("WAIT", 1, 5_000) == 1
         assert content(following) == content(lines) == {b"fence": b"35", b"a": b"3", b"b": b"2"}
         calls = following.control.call("INFO", "commandstats").decode()

@@ -1,7 +1,7 @@
 """A lease, and two who wait for it, and everything that can happen to them in one server.
 
 One matrix: each event of the world against a lease that nobody or two wait for. Whatever happens, at most one holder is
-live, each waiter gets exactly one reply, fences grow, and nothing is left behind: no waiter, no lease, no key, no memory.
+live, each waiter gets exactly one reply, fences grow, and nothing is left behind: no waiter, lease, key or memory.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -118,7 +117,9 @@ class Event:
     waiters_only: the event needs a waiter.
     """
 
-    def __init__(self, act, lock, *, first="GRANT", second="GRANT", behind=(), prepare=(), waiters_only=False, clock=False):
+    def __init__(
+        self, act, lock, *, first="GRANT", second="GRANT", behind=(), prepare=(), waiters_only=False, clock=False
+    ):
         self.act, self.lock, self.first, self.second = act, lock, first, second
         self.behind, self.prepare, self.clock = behind, prepare, clock
         self.waiters_only = waiters_only or bool(behind or prepare) or first not in ("GRANT", "WRONGTYPE")
@@ -227,7 +228,12 @@ def killed_script(world):
 
 
 def killed_function(world):
-    world.call("FUNCTION", "LOAD", "REPLACE", "#!lua name=lib\nredis.register_function('spin', function() while true do end end)")
+    world.call(
+        "FUNCTION",
+        "LOAD",
+        "REPLACE",
+        "#!lua name=lib\nredis.register_function('spin', function() while true do end end)",
+    )
     return while_busy(world, ("FCALL", "spin", 0), ("FUNCTION", "KILL"))
 
 
@@ -370,7 +376,9 @@ EVENTS = {
     "REPLICAOF and back": Event(demoted, DEADLINE, first="UNBLOCKED", second="UNBLOCKED"),
 }
 
-CASES = [(name, waiting) for name, event in EVENTS.items() for waiting in (False, True) if waiting or not event.waiters_only]
+CASES = [
+    (name, waiting) for name, event in EVENTS.items() for waiting in (False, True) if waiting or not event.waiters_only
+]
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +394,9 @@ def outcomes(tmp_path_factory):
             event = EVENTS[name]
             if event.clock:
                 # No space in the path: the loader takes it for the end of the name.
-                with contextlib.closing(server_with_its_own_clock(folder / str(CASES.index((name, waiting))))) as server:
+                with contextlib.closing(
+                    server_with_its_own_clock(folder / str(CASES.index((name, waiting))))
+                ) as server:
                     return run_case(server, event, waiting)
             server = free.get()
             try:
@@ -398,7 +408,9 @@ def outcomes(tmp_path_factory):
         yield {case: workers.submit(run, *case) for case in CASES}
 
 
-@pytest.mark.parametrize(("name", "waiting"), CASES, ids=[f"{name}, {'two wait' if two else 'nobody waits'}" for name, two in CASES])
+@pytest.mark.parametrize(
+    ("name", "waiting"), CASES, ids=[f"{name}, {'two wait' if two else 'nobody waits'}" for name, two in CASES]
+)
 def test_one_holder_one_reply_each_growing_fences_and_nothing_left(outcomes, name, waiting):
     outcomes[name, waiting].result()
 
