@@ -132,16 +132,26 @@ pub(crate) fn check() -> Result<(), String> {
         .into())
 }
 
+/// What has been warned of, so that a change of something else warns of nothing again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Warned {
+    evicts: bool,
+    loses_fence: bool,
+}
+
 /// Warns of settings of the server under which locks are lost.
 pub(crate) fn warn_about(ctx: Ctx) {
     let setting = |name| ctx.setting(name).unwrap_or_default();
     let policy = setting(c"maxmemory-policy");
-    if setting(c"maxmemory") != "0" && policy.starts_with("allkeys") {
+    let evicts = setting(c"maxmemory") != "0" && policy.starts_with("allkeys");
+    let loses_fence = setting(c"appendonly") == "yes" && setting(c"aof-use-rdb-preamble") == "no";
+    let before = server().warned.replace(Warned { evicts, loses_fence });
+    if evicts && !before.evicts {
         warn(&format!(
             "maxmemory-policy {policy} can evict live leases: a second holder is let in early. Fenced resources stay safe"
         ));
     }
-    if setting(c"appendonly") == "yes" && setting(c"aof-use-rdb-preamble") == "no" {
+    if loses_fence && !before.loses_fence {
         warn(
             "aof-use-rdb-preamble is off: a crash right after a rewrite, with no lock held, can lose the last issued fence",
         );

@@ -133,7 +133,7 @@ impl Ctx {
     pub fn open_for_reading(self, name: Name) -> Option<Key> {
         // SAFETY: context and name are alive; the key is closed when dropped.
         let key = unsafe { api!(RedisModule_OpenKey)(self.0, name.0, raw::REDISMODULE_READ as c_int) };
-        (!key.is_null()).then_some(Key(key))
+        (!key.is_null()).then(|| Key(key))
     }
 
     /// The connection that runs the command.
@@ -321,7 +321,8 @@ pub(crate) struct CallReply(*mut raw::RedisModuleCallReply);
 
 impl CallReply {
     fn of(reply: *mut raw::RedisModuleCallReply) -> Option<CallReply> {
-        (!reply.is_null()).then_some(CallReply(reply))
+        // Not `then_some`, which would make one of a null pointer and drop it.
+        (!reply.is_null()).then(|| CallReply(reply))
     }
 
     /// The error that it is, if it is one.

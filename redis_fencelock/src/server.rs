@@ -14,6 +14,7 @@ use fence::queue::{LockName, Queues};
 use fence::{Fence, FenceLimits, Issuer};
 use redis_module::raw;
 
+use crate::config::Warned;
 use crate::ephemeral::Bindings;
 use crate::ffi::{Ctx, Name};
 use crate::index::Index;
@@ -60,6 +61,7 @@ pub(crate) struct Server {
     pub unanswered: RefCell<Vec<(Rc<Waiter>, Option<Fence>)>>,
     pub ephemeral: RefCell<Bindings>,
     pub stats: Stats,
+    pub warned: Cell<Warned>,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
     pub last_unlinked: RefCell<Option<(i32, Box<[u8]>)>>,
     /// Whether fences follow the clock.
@@ -96,6 +98,7 @@ impl Server {
             unanswered: RefCell::default(),
             ephemeral: RefCell::default(),
             stats: Stats::new(),
+            warned: Cell::default(),
             last_unlinked: RefCell::default(),
             fence_clock: Cell::new(true),
             max_ttl: Cell::new(DEFAULT_MAX_TTL),
