@@ -1,0 +1,455 @@
+"""Locks in a Redis Cluster: who answers, what a slot takes along when it moves, and what a failover leaves.
+
+Two holders at once never, but for a crash that loses a grant. Waiters get a grant or an error that a cluster's clients know,
+within about a second.
+"""
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+
+from contenders import Contenders
+from harness import eventually
+from harness.redis_calls import Closed, Line, Lines, Refused
+from harness.redis_cluster import RedisCluster, server_version
+from locks import LATE_S, acquire, extend, inspect, release
+
+LONG_MS = 60_000
+# A slot that has moved is noticed once in a second.
+ABOUT_A_SECOND_S = 1.0 + LATE_S
+# Names that are hard on a cluster: braces that are and that are not a hash tag, and any bytes.
+ODD_NAMES = [b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\r\nc", b"}{", b"{{b}}", b"{\xff\0}\n", bytes(range(256)), b"k" * 2**20]
+# What a cluster's client is told and knows how to go on from.
+REDIRECTIONS = {"MOVED", "TRYAGAIN", "ASK"}
+
+
+def moves():
+    """The ways of moving a slot that the chosen server has."""
+    kind, version = server_version()
+    has_atomic = version >= ((9,) if kind == "Valkey" else (8, 4))
+    return ["move_classic", "move_atomic"] if has_atomic else ["move_classic"]
+
+
+each_move = pytest.mark.parametrize("way", moves())
+
+
+@pytest.fixture(scope="module")
+def the_cluster():
+    cluster = RedisCluster().start()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(the_cluster):
+    """The cluster, whole and empty, and no node ahead of the clock with its fences."""
+    the_cluster.heal()
+    for node in the_cluster.primaries():
+        node.call("FLUSHALL")
+    eventually(lambda: max(last_fence(node) for node in the_cluster.primaries()) < now_us(), within_s=10)
+    return the_cluster
+
+
+@pytest.fixture
+def make_client(cluster):
+    """A factory of redis-py's cluster clients, as users make them."""
+    made = []
+
+    def make():
+        client = redis.RedisCluster(host="127.0.0.1", port=cluster.primaries()[0].port)
+        made.append(client)
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client):
+    return make_client()
+
+
+@pytest.fixture
+def lines():
+    """A factory of raw connections to a node."""
+    with contextlib.ExitStack() as stack:
+        yield lambda node: stack.enter_context(Lines(node.port))
+
+
+def now_us():
+    return time.time_ns() // 1_000
+
+
+def stats(node):
+    told = node.call("FENCELOCK.STATS")
+    return {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
+
+
+def last_fence(node):
+    return stats(node)["last-fence"]
+
+
+def hold_at(node, key, *before):
+    """Owner and fence as a node tells them, which must serve the key."""
+    with Line(node.port) as line:
+        told = line.call_all(*before, ("FENCELOCK.INSPECT", key))[-1]
+    if isinstance(told, Refused) or told is None:
+        return told
+    fields = dict(zip(told[::2], told[1::2], strict=True))
+    return fields[b"owner"], fields[b"fence"]
+
+
+def names_of(cluster, node, count):
+    """Names whose slots a node serves."""
+    found = []
+    for number in range(10_000):
+        name = f"lock {number}"
+        if cluster.primary_of(cluster.slot_of(name)) is node:
+            found.append(name)
+            if len(found) == count:
+                return found
+    raise AssertionError("too few names")
+
+
+def told_once(line, within_s):
+    """The one reply of a waiter, after which the connection is closed or silent."""
+    reply = line.reply(within_s)
+    with contextlib.suppress(Closed):
+        assert line.call("ECHO", "mark") == b"mark", f"a second reply after {reply!r}"
+    return reply
+
+
+class Place:
+    """A lock, the node that serves it, and one to which its slot may move."""
+
+    def __init__(self, cluster, name="k"):
+        self.name, self.slot = name, cluster.slot_of(name)
+        self.source = cluster.primary_of(self.slot)
+        self.target = next(node for node in cluster.primaries() if node is not self.source)
+
+
+# --- who answers
+
+
+def test_every_command_is_redirected_to_the_node_that_serves_the_lock_and_uses_no_fence(cluster):
+    place = Place(cluster)
+    fence = place.source.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS)
+    before = stats(place.target)
+    with Line(place.target.port) as line:
+        for words in (
+            ("FENCELOCK.ACQUIRE", "k", "B", LONG_MS),
+            ("FENCELOCK.ACQUIRE", "k", "B", LONG_MS, "WAIT", LONG_MS),
+            ("FENCELOCK.EXTEND", "k", "A", LONG_MS),
+            ("FENCELOCK.RELEASE", "k", "A"),
+            ("FENCELOCK.CHECK", "k", fence),
+            ("FENCELOCK.INSPECT", "k"),
+            ("FENCELOCK.CLAIM", "k", fence),
+            ("FENCELOCK.WRITE", "k", fence, "field", "value"),
+            ("FENCELOCK.STATS", "k"),
+        ):
+            assert line.call(*words) == f"MOVED {place.slot} 127.0.0.1:{place.source.port}", words
+    assert stats(place.target) == before
+    assert hold_at(place.source, "k") == (b"A", fence)
+
+
+def test_a_replica_answers_what_only_reads_and_sends_the_rest_to_its_primary(cluster):
+    place = Place(cluster)
+    replica = cluster.replica_of(place.source)
+    fence = place.source.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS)
+    eventually(lambda: hold_at(replica, "k", ("READONLY",)), (b"A", fence))
+    with Line(replica.port) as line:
+        line.call("READONLY")
+        assert line.call("FENCELOCK.CHECK", "k", fence) == 1
+        for words in (("FENCELOCK.ACQUIRE", "k", "B", 1_000, "WAIT", 1_000), ("FENCELOCK.RELEASE", "k", "A")):
+            assert line.call(*words).code == "MOVED"
+
+
+def test_a_lock_command_has_one_key_with_every_option(cluster):
+    node = cluster.nodes[0]
+    options = ("WAIT", 5, "RETRY", "MAXHOLD", 7, "DELAY", 9, "EPHEMERAL")
+    for name in ODD_NAMES[:-1]:
+        for words in (
+            ("FENCELOCK.ACQUIRE", name, "A", 1),
+            ("FENCELOCK.ACQUIRE", name, "A", 1, *options),
+            ("FENCELOCK.EXTEND", name, "A", 1, "FENCE", 1),
+            ("FENCELOCK.RELEASE", name, "A", "FENCE", 1),
+            ("FENCELOCK.CHECK", name, 1),
+            ("FENCELOCK.INSPECT", name),
+            ("FENCELOCK.CLAIM", name, 1),
+            ("FENCELOCK.WRITE", name, 1, "f", "v", "g", "w"),
+            ("FENCELOCK.STATS", name),
+        ):
+            assert node.call("COMMAND", "GETKEYS", *words) == [name], words
+    with Line(node.port) as line:
+        for words in (("FENCELOCK.RAISE", 1), ("FENCELOCK.HELP",), ("FENCELOCK.STATS",)):
+            assert not isinstance(line.call(*words), Refused)
+
+
+# --- redis-py's client
+
+
+def test_any_name_works_through_a_smart_client(client):
+    for name in ODD_NAMES:
+        first = acquire(client, name, "A", LONG_MS)
+        assert acquire(client, name, "B", LONG_MS) is None
+        assert acquire(client, name, "A", LONG_MS, "RETRY") == first
+        assert extend(client, name, "A", LONG_MS, first) > 0
+        assert inspect(client, name).hold == (b"A", first)
+        assert release(client, name, "A", first) == 1
+        assert acquire(client, name, "B", LONG_MS, "WAIT", 1_000) > first
+        assert release(client, name, "A", first) == 0
+
+
+def test_a_smart_client_finds_the_locks_of_all_nodes(client, cluster):
+    fences = {f"k{number}": acquire(client, f"k{number}", "A", LONG_MS) for number in range(200)}
+    assert all(stats(node)["live-leases"] > 20 for node in cluster.primaries())
+    assert {name: inspect(client, name).fence for name in fences} == fences
+    assert [release(client, name, "A", fence) for name, fence in fences.items()] == [1] * 200
+    assert [stats(node)["live-leases"] for node in cluster.primaries()] == [0, 0, 0]
+
+
+def test_a_smart_client_does_the_rest_too(client, cluster):
+    fence = acquire(client, "lock:{r}", "A", LONG_MS, "MAXHOLD", LONG_MS, "EPHEMERAL")
+    assert client.execute_command("FENCELOCK.CHECK", "lock:{r}", fence) == 1
+    client.execute_command("FENCELOCK.CLAIM", "{r}", fence)
+    assert client.execute_command("FENCELOCK.WRITE", "{r}", fence, "total", 3) == 1
+    assert client.hgetall("{r}") == {b"fence": str(fence).encode(), b"total": b"3"}
+    with client.pipeline() as pipe:
+        for number in range(30):
+            acquire(pipe, f"k{number}", "A", LONG_MS)
+        assert all(fence > 0 for fence in pipe.execute())
+    raised = now_us() + 200_000
+    told = client.execute_command("FENCELOCK.RAISE", raised, target_nodes=client.get_primaries())
+    assert len(told) == 3
+    assert min(told.values()) >= raised
+    assert all(last_fence(node) >= raised for node in cluster.nodes[:3])
+    assert client.execute_command("FENCELOCK.HELP", target_nodes=client.get_random_node())
+
+
+def test_a_script_that_touches_a_lock_of_another_node_changes_nothing(cluster):
+    place = Place(cluster)
+    with Line(place.target.port) as line:
+        [mine] = names_of(cluster, place.target, 1)
+        script = "return redis.call('FENCELOCK.ACQUIRE', ARGV[1], 'A', 60000)"
+        assert isinstance(line.call("EVAL", script, 1, mine, "k"), Refused)
+    assert hold_at(place.source, "k") is None
+    assert place.target.call("DBSIZE") == 0
+
+
+# --- a slot that moves
+
+
+@each_move
+def test_a_live_lock_goes_with_its_slot_and_its_waiters_are_told_in_about_a_second(cluster, lines, way):
+    place = Place(cluster)
+    source, target = lines(place.source), lines(place.target)
+    # Ahead of all clocks, so that only what came along can make the next fence larger.
+    assert source.control.call("FENCELOCK.RAISE", now_us() + 3_000_000) > 0
+    first = source.control.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS, "MAXHOLD", 70_000)
+    waiters = [source.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(5)]
+    grants = source.count("grants")
+    began = time.monotonic()
+    getattr(cluster, way)(place.slot, place.source, place.target)
+    moved = time.monotonic()
+    assert hold_at(place.target, "k") == (b"A", first)
+    assert target.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS) is None
+    assert LONG_MS - 5_000 < target.control.call("FENCELOCK.EXTEND", "k", "A", LONG_MS, "FENCE", first) <= LONG_MS
+    heir = target.queue("k", "heir", LONG_MS, LONG_MS)
+    assert target.control.call("FENCELOCK.RELEASE", "k", "A", "FENCE", first) == 1
+    second = heir.only_reply(within_s=1)
+    assert first > now_us(), "too slow to prove anything"
+    assert second > first
+    told = [told_once(waiter, within_s=5) for waiter in waiters]
+    assert time.monotonic() - moved < ABOUT_A_SECOND_S
+    assert {reply.code for reply in told} <= REDIRECTIONS, told
+    assert (source.count("grants"), source.count("waiters"), source.blocked()) == (grants, 0, 0)
+    assert hold_at(place.target, "k") == (b"heir", second)
+    assert hold_at(place.source, "k").code == "MOVED"
+    assert moved - began < 10
+
+
+@each_move
+def test_a_lease_that_moved_ends_on_time_at_its_new_node_and_nowhere_else(cluster, lines, way):
+    place = Place(cluster)
+    source, target = lines(place.source), lines(place.target)
+    began = time.monotonic()
+    first = source.control.call("FENCELOCK.ACQUIRE", "k", "A", 3_000)
+    granted = time.monotonic()
+    ranout = source.count("ran-out")
+    getattr(cluster, way)(place.slot, place.source, place.target)
+    waiter = target.queue("k", "W", 300, LONG_MS)
+    assert waiter.only_reply(within_s=5) > first
+    # The time that is left comes along in wall time, to the millisecond.
+    assert began + 2.99 <= time.monotonic() <= granted + 3 + LATE_S
+    eventually(lambda: target.control.call("EXISTS", "k"), 0)
+    assert source.count("ran-out") == ranout
+    assert stats(place.source)["live-leases"] == stats(place.target)["live-leases"] == 0
+
+
+def test_while_its_slot_moves_a_lock_is_handed_on_where_it_is_and_nowhere_else(cluster, lines):
+    """Step by step: the key at the source, the key at the target, the slot at the target."""
+    place = Place(cluster)
+    source, target = lines(place.source), lines(place.target)
+    fences = [source.control.call("FENCELOCK.ACQUIRE", "k", "A", 400)]
+    waiters = [source.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(4)]
+    cluster.begin_move(place.slot, place.source, place.target)
+    # By its deadline and by a release, while the key is here.
+    fences.append(waiters[0].only_reply(within_s=2))
+    assert waiters[0].call("FENCELOCK.RELEASE", "k", "W0") == 1
+    fences.append(waiters[1].only_reply(within_s=1))
+    assert target.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS).code == "MOVED"
+    grants = source.count("grants")
+    cluster.move_keys(place.slot, place.source, place.target)
+    moved = time.monotonic()
+    assert {told_once(waiter, within_s=3).code for waiter in waiters[2:]} <= REDIRECTIONS
+    assert time.monotonic() - moved < ABOUT_A_SECOND_S
+    assert source.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS, "WAIT", 1_000).code == "ASK"
+    assert hold_at(place.target, "k", ("ASKING",)) == (b"W1", fences[-1])
+    # Who follows ASK may wait there; until the slot is the target's own it is sent back within a second.
+    asking = target.open()
+    assert asking.call("ASKING") == "OK"
+    asked = time.monotonic()
+    assert asking.call("FENCELOCK.ACQUIRE", "k", "asking", LONG_MS, "WAIT", LONG_MS).code in REDIRECTIONS
+    assert time.monotonic() - asked < ABOUT_A_SECOND_S
+    cluster.end_move(place.slot, place.target)
+    heir = target.queue("k", "heir", LONG_MS, LONG_MS)
+    assert target.control.call("FENCELOCK.RELEASE", "k", "W1", "FENCE", fences[-1]) == 1
+    fences.append(heir.only_reply(within_s=1))
+    assert fences == sorted(set(fences))
+    assert source.count("grants") == grants
+
+
+@pytest.mark.parametrize("end", ["DEL", "time", "release"])
+def test_a_lock_that_becomes_free_while_its_slot_moves_is_granted_by_one_node(cluster, lines, end):
+    """The source keeps its waiters only as long as it may serve them."""
+    place = Place(cluster)
+    source, target = lines(place.source), lines(place.target)
+    first = source.control.call("FENCELOCK.ACQUIRE", "k", "A", 300 if end == "time" else LONG_MS)
+    waiters = [] if end == "time" else [source.queue("k", "W", LONG_MS, LONG_MS)]
+    cluster.begin_move(place.slot, place.source, place.target)
+    match end:
+        case "DEL":
+            # The key is not here any more, so whoever comes next is sent to the target.
+            assert source.control.call("DEL", "k") == 1
+            assert told_once(waiters[0], within_s=1).code in REDIRECTIONS
+        case "time":
+            eventually(lambda: stats(place.source)["live-leases"], 0)
+        case _:
+            assert source.control.call("FENCELOCK.RELEASE", "k", "A") == 1
+            second = waiters[0].only_reply(within_s=1)
+            assert waiters[0].call("FENCELOCK.RELEASE", "k", "W", "FENCE", second) == 1
+    grants = source.count("grants")
+    assert source.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS).code == "ASK"
+    fence = target.control.call_all(("ASKING",), ("FENCELOCK.ACQUIRE", "k", "B", LONG_MS))[1]
+    assert fence > first
+    cluster.move_keys(place.slot, place.source, place.target)
+    cluster.end_move(place.slot, place.target)
+    assert hold_at(place.target, "k") == (b"B", fence)
+    assert source.count("grants") == grants
+
+
+@each_move
+def test_waiters_of_a_smart_client_are_granted_at_the_new_node(cluster, make_client, way):
+    """They notice nothing of the move but, at most, a second."""
+    place = Place(cluster)
+    client = make_client()
+    fences = [acquire(client, "k", "A", LONG_MS)]
+    got = {}
+
+    def wait(owner):
+        mine = make_client()
+        fence = acquire(mine, "k", owner, LONG_MS, "WAIT", 20_000)
+        got[fence] = time.monotonic()
+        assert release(mine, "k", owner, fence) == 1
+        return fence
+
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(wait, f"W{number}") for number in range(4)]
+        eventually(lambda: stats(place.source)["waiters"], 4)
+        getattr(cluster, way)(place.slot, place.source, place.target)
+        # Told by the source, they wait at the target.
+        eventually(lambda: (stats(place.source)["waiters"], stats(place.target)["waiters"]), (0, 4))
+        released = time.monotonic()
+        assert release(client, "k", "A", fences[0]) == 1
+        fences += sorted(future.result(timeout=20) for future in waiting)
+    assert fences == sorted(set(fences))
+    assert max(got.values()) - released < ABOUT_A_SECOND_S
+    assert hold_at(place.target, "k") is None
+
+
+@each_move
+def test_slots_that_move_under_load_let_no_second_holder_in_and_lose_no_hold(cluster, make_client, way):
+    names = [f"busy {number}" for number in range(4)]
+    places = [Place(cluster, name) for name in names]
+    with Contenders(make_client, names, count=8) as load:
+        load.go_on()
+        for _ in range(2):
+            for place in places:
+                getattr(cluster, way)(place.slot, place.source, place.target)
+                place.source, place.target = place.target, place.source
+                load.go_on(more=10)
+    load.assert_fences_grow()
+    load.assert_one_holder_at_a_time()
+    assert load.lost == []
+    eventually(lambda: [node.call("DBSIZE") for node in cluster.primaries()], [0, 0, 0])
+
+
+# --- failover
+
+
+def test_a_failover_on_command_tells_the_waiters_and_lets_no_second_holder_in(cluster, make_client, lines):
+    place = Place(cluster)
+    replica = cluster.replica_of(place.source)
+    names = names_of(cluster, place.source, 3)
+    with Contenders(make_client, names) as load:
+        for primary, successor in ((place.source, replica), (replica, place.source)):
+            load.go_on()
+            mine = lines(primary)
+            assert primary.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS, "RETRY") > 0
+            waiters = [mine.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(3)]
+            assert successor.call("CLUSTER", "FAILOVER") == "OK"
+            eventually(lambda node=primary: node.facts("INFO", "replication")["role"], "slave", within_s=10)
+            demoted = time.monotonic()
+            told = {told_once(waiter, within_s=3).code for waiter in waiters}
+            assert told <= {"UNBLOCKED", "MOVED"}, told
+            assert time.monotonic() < demoted + 1
+            assert not isinstance(hold_at(successor, "k"), Refused)
+            cluster.wait_until_whole()
+        load.go_on()
+    load.assert_fences_grow()
+    load.assert_one_holder_at_a_time()
+    assert load.lost == []
+
+
+def test_the_death_of_a_primary_under_load_keeps_what_was_replicated_and_the_order_of_fences(cluster, make_client, lines):
+    """Grants of the last moment may be lost, and then a second holder comes in, with a larger fence."""
+    place = Place(cluster)
+    replica = cluster.replica_of(place.source)
+    names = [*names_of(cluster, place.source, 2), *names_of(cluster, place.target, 1)]
+    kept = place.source.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS)
+    eventually(lambda: hold_at(replica, "k", ("READONLY",)), (b"A", kept))
+    waiter = lines(place.source).queue("k", "W", LONG_MS, LONG_MS)
+    # A release may be among what is lost; then the lease ends by its time.
+    with Contenders(make_client, names, ttl_ms=1_000) as load:
+        load.go_on()
+        place.source.kill()
+        with pytest.raises(Closed):
+            waiter.reply(within_s=1)
+        eventually(lambda: replica in cluster.primaries(), within_s=20)
+        load.go_on(within_s=30)
+        at_new = lines(replica)
+        assert hold_at(replica, "k") == (b"A", kept)
+        heir = at_new.queue("k", "heir", LONG_MS, LONG_MS)
+        client = make_client()
+        assert release(client, "k", "A", kept) == 1
+        assert heir.only_reply(within_s=1) > kept
+        # The dead one comes back as a replica of its successor.
+        place.source.start()
+        cluster.wait_until_whole()
+        load.go_on()
+    load.assert_fences_grow()
+    assert place.source.facts("INFO", "replication")["role"] == "slave"
