@@ -510,7 +510,7 @@ needed (place, what, tgtype, tgfoid, relkinds) AS (
     VALUES
         (1, 'UPDATE', 17, 'fence_refuse()'::regprocedure, 'rpf'),
         (2, 'DELETE', 9, 'fence_refuse()'::regprocedure, 'rpf'),
-        (3, 'INSERT', 5, 'fence_refuse()'::regprocedure, 'rpf'),
+        (3, 'INSERT', 5, 'fence_refuse()'::regprocedure, 'rf'),
         (4, 'TRUNCATE', 34, 'fence_refuse()'::regprocedure, 'rpf'),
         (5, 'the begin of row moves', 18, 'fence_moves()'::regprocedure, 'p'),
         (6, 'the end of row moves', 16, 'fence_moves()'::regprocedure, 'p')
@@ -689,17 +689,26 @@ REVOKE ALL ON FUNCTION pg_stat_fence_reset() FROM PUBLIC;
 REVOKE ALL ON TABLE pg_stat_fence FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_stat() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION fence_stat() TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_stat() TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION pg_stat_fence_reset() TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION pg_stat_fence_reset() TO pg_database_owner WITH GRANT OPTION;
 GRANT SELECT ON TABLE pg_stat_fence TO pg_monitor;
 GRANT SELECT ON TABLE pg_stat_fence TO @extowner@ WITH GRANT OPTION;
+GRANT SELECT ON TABLE pg_stat_fence TO pg_database_owner WITH GRANT OPTION;
 
+-- To the owner of the extension and to that of the database: a superuser who restores a dump of the database owner's
+-- creates the extension, and the database owner dumps one that a superuser has created.
 -- INSERT is what pg_restore needs. Whoever has it could only add guards, which fence_guard_reset() lets them do anyway.
 REVOKE ALL ON TABLE fence_guards FROM PUBLIC;
 GRANT SELECT, INSERT ON TABLE fence_guards TO @extowner@;
+GRANT SELECT, INSERT ON TABLE fence_guards TO pg_database_owner;
 
 REVOKE ALL ON FUNCTION fenced_guard(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION fence_guard_forget(bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION fence_guard_reset(text, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO pg_database_owner WITH GRANT OPTION;

@@ -4,15 +4,35 @@
 
 use crate::errors::Refused;
 use crate::plans::Connection;
-use crate::server::Value;
+use crate::server::{self, Value};
 use crate::text::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::ffi::{c_int, c_long};
+use std::ffi::{CStr, CString, c_int, c_long};
 
 const READ_WRITE: bool = false;
+const READ_ONLY: bool = true;
 const NO_LIMIT: c_long = 0;
 
 impl Connection {
+    /// The first field of the first row that a query answers, as text; `None` where there is none. Reads by the
+    /// snapshot that is in force, as it is used while statements of the caller run.
+    pub fn read_text(&self, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
+        let sql = c_string(sql);
+        // SAFETY: the text ends with a NUL; the result is read only if there is a row, and copied before it goes.
+        unsafe {
+            let code = pg_sys::SPI_execute(sql.as_ptr(), READ_ONLY, 1);
+            if code != pg_sys::SPI_OK_SELECT as c_int {
+                return Err(Refused::Server { function: "SPI_execute", code });
+            }
+            let table = pg_sys::SPI_tuptable;
+            if pg_sys::SPI_processed == 0 || table.is_null() {
+                return Ok(None);
+            }
+            let text = pg_sys::SPI_getvalue(*(*table).vals, (*table).tupdesc, 1);
+            Ok((!text.is_null()).then(|| server::owned(CStr::from_ptr(text))))
+        }
+    }
+
     /// Runs a text of one statement with values for its parameters. Answers how many rows it reached.
     pub fn run_direct(&self, sql: Vec<u8>, values: &[Value]) -> Result<u64, Refused> {
         let sql = c_string(sql);

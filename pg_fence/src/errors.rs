@@ -4,6 +4,7 @@
 //! untouched. Invariant: each refusal has an SQLSTATE by which a client can tell it from all others of its kind.
 
 use crate::text::{c_string, text};
+use crate::version;
 use fence::Fence;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString, c_int};
@@ -80,6 +81,8 @@ pub enum Refused {
     ProtectedByParent { table: RelationName, parent: RelationName },
     /// The transaction uses as many fences as it can.
     ManyInUse { max: usize },
+    /// The extension's SQL in this database is of a version that the library does not know.
+    Version { sql: CString },
     /// A trigger function is called as something else.
     NotATrigger,
 }
@@ -309,6 +312,20 @@ impl Refused {
             }
             Refused::ManyInUse { max } => Report::new("54000", text!["this transaction uses ", max, " fences already"])
                 .hint(text!["Use a transaction for each part of the work."]),
+            Refused::Version { sql } => Report::new(
+                "55000",
+                text![
+                    "the library of pg_fence is of version ",
+                    version::LIBRARY,
+                    ", its SQL in this database of version ",
+                    sql
+                ],
+            )
+            .hint(text![
+                "Install the library that belongs to the SQL, or run ALTER EXTENSION pg_fence UPDATE TO '",
+                version::LIBRARY,
+                "'; then connect anew.",
+            ]),
             Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
                 .hint(text!["Call fence_protect(), which makes the triggers."]),
             Refused::NoGuardTable => {
@@ -347,7 +364,10 @@ impl UnfencedWrite {
                 ", which is not in use"
             ])
             .detail(text!["A row is inserted with fence 0, or with one that this transaction uses."])
-            .hint(text!["Leave the fence column out, or call fence_use() with your lock's fence in this transaction."]),
+            .hint(text![
+                "Leave the fence column out, or call fence_use() with your lock's fence in this transaction. ",
+                "To restore data alone, use --disable-triggers.",
+            ]),
         }
         .about(table)
     }

@@ -30,6 +30,7 @@ mod statement;
 mod stats;
 mod text;
 mod update;
+mod version;
 
 use call::Call;
 use pgrx::prelude::*;
@@ -65,7 +66,7 @@ macro_rules! sql_functions {
         pub unsafe extern "C-unwind" fn $symbol(info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
             // SAFETY: as the server promises of every call.
             let call = unsafe { Call::new(info) };
-            match $function(&call) {
+            match version::check().and_then(|()| $function(&call)) {
                 Ok(reply) => call.answer(reply),
                 Err(refused) => refused.raise(),
             }

@@ -33,11 +33,8 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     let connection = Connection::open()?;
     let triggers = Triggers { connection: &connection, schema: server::schema_name(call.schema()) };
     for member in server::members_for_triggers(oid) {
-        // The parent's row triggers are made for its partitions by the server.
-        if member.oid == oid || member.kind == MemberKind::Inherits {
-            for kind in &KINDS {
-                triggers.make_for_rows(&member, kind, &column.name)?;
-            }
+        for kind in KINDS.iter().filter(|kind| is_made_on(kind, &member, oid)) {
+            triggers.make_for_rows(&member, kind, &column.name)?;
         }
         triggers.make_for_statements(&member)?;
     }
@@ -67,6 +64,17 @@ pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     }
     connection.close()?;
     Ok(Reply::Void)
+}
+
+/// Whether a row trigger is made on a member. The server makes those of a parent for its partitions, also for later
+/// ones. But the one on INSERT is made on each partition: a parallel restore makes the triggers of a parent before it
+/// has loaded the rows of all partitions, and would be refused.
+fn is_made_on(kind: &Kind, member: &Member, target: Oid) -> bool {
+    match member.kind {
+        MemberKind::Inherits => true,
+        MemberKind::Partition => member.oid == target || kind.command == c"INSERT",
+        MemberKind::Partitioned => member.oid == target && kind.command != c"INSERT",
+    }
 }
 
 struct Triggers<'a> {
