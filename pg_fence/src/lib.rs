@@ -17,6 +17,8 @@ mod guard;
 mod json;
 mod key;
 mod literal;
+mod lock;
+mod members;
 mod passes;
 mod patch;
 mod plans;

@@ -7,9 +7,10 @@
 use crate::call::{Call, Reply};
 use crate::condition::{KINDS, Kind};
 use crate::errors::Refused;
+use crate::members::{self, Member, MemberKind};
 use crate::plans::Connection;
 use crate::relation::Table;
-use crate::server::{self, Member, MemberKind};
+use crate::server;
 use crate::text::{Identifier, c_string, text};
 use pgrx::pg_sys::Oid;
 use std::ffi::{CStr, CString};
@@ -22,7 +23,7 @@ const AFTER_MOVES: &CStr = c"fence_protect_moves_end";
 pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_protect()");
     let oid = call.table()?;
-    server::lock_for_triggers(oid);
+    members::lock_for_triggers(oid);
     let table = Table::open(oid)?;
     server::require_owner(oid, &table.name.name);
     let column = table.fence_column(call.fence_column()?)?;
@@ -32,7 +33,7 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     refuse_partition(&table)?;
     let connection = Connection::open()?;
     let triggers = Triggers { connection: &connection, schema: server::schema_name(call.schema()) };
-    for member in server::members_for_triggers(oid) {
+    for member in members::for_triggers(oid) {
         for kind in KINDS.iter().filter(|kind| is_made_on(kind, &member, oid)) {
             triggers.make_for_rows(&member, kind, &column.name)?;
         }
@@ -46,17 +47,17 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
 pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_unprotect()");
     let oid = call.table()?;
-    server::lock_for_triggers(oid);
+    members::lock_for_triggers(oid);
     let table = Table::open(oid)?;
     server::require_owner(oid, &table.name.name);
     refuse_partition(&table)?;
     let connection = Connection::open()?;
-    for member in server::members_for_triggers(oid) {
+    for member in members::for_triggers(oid) {
         let of_rows = KINDS.iter().map(trigger_name);
         let of_statements = [ON_TRUNCATE, BEFORE_MOVES, AFTER_MOVES].map(CStr::to_owned);
         for trigger in of_rows.chain(of_statements) {
             // The parent comes first, and takes those of its partitions along.
-            if server::has_trigger(member.oid, &trigger) {
+            if members::has_trigger(member.oid, &trigger) {
                 let on = text![" ON ", member.qualified_name()];
                 connection.run_direct(text!["DROP TRIGGER ", Identifier(&trigger), on], &[])?;
             }
@@ -127,8 +128,8 @@ fn trigger_name(kind: &Kind) -> CString {
 
 /// A partition has the triggers of its parent, which nobody can change from here.
 fn refuse_partition(table: &Table) -> Result<(), Refused> {
-    let is_protected = |ancestor: &Oid| server::has_trigger(*ancestor, &trigger_name(&KINDS[0]));
-    match server::partition_ancestors(table.oid).into_iter().rev().find(is_protected) {
+    let is_protected = |ancestor: &Oid| members::has_trigger(*ancestor, &trigger_name(&KINDS[0]));
+    match members::partition_ancestors(table.oid).into_iter().rev().find(is_protected) {
         Some(parent) => {
             Err(Refused::ProtectedByParent { table: table.name.clone(), parent: server::relation_name(parent) })
         }

@@ -5,7 +5,7 @@
 //! and its datum is of its type.
 
 use crate::errors::RelationName;
-use crate::text::{Identifier, c_string, text};
+use crate::text::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cmp::Ordering;
 use std::ffi::{CStr, CString, c_char};
@@ -365,80 +365,6 @@ pub fn require_transaction_block(function: &CStr) {
     unsafe { pg_sys::RequireTransactionBlock(IS_TOP_LEVEL, function.as_ptr()) };
 }
 
-/// Locks a relation as CREATE TRIGGER does.
-pub fn lock_for_triggers(relation: Oid) {
-    // SAFETY: taking a lock on whatever has this oid, to the end of the transaction.
-    unsafe { pg_sys::LockRelationOid(relation, pg_sys::ShareRowExclusiveLock as i32) };
-}
-
-/// A table, or one that is part of it or inherits from it.
-pub struct Member {
-    /// Its oid.
-    pub oid: Oid,
-    /// What it is.
-    pub kind: MemberKind,
-}
-
-/// What a [`Member`] is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemberKind {
-    /// A partitioned table, at the top or below.
-    Partitioned,
-    /// A partition with rows.
-    Partition,
-    /// A table of its own, or one that inherits from another.
-    Inherits,
-}
-
-impl Member {
-    /// The table in SQL.
-    pub fn qualified_name(&self) -> Vec<u8> {
-        let name = relation_name(self.oid);
-        text![Identifier(&name.schema), ".", Identifier(&name.name)]
-    }
-}
-
-/// The table and all below it, the parents first, each locked as CREATE TRIGGER does.
-pub fn members_for_triggers(table: Oid) -> Vec<Member> {
-    // SAFETY: the list is one of oids; relations that are locked stay.
-    unsafe {
-        let lock = pg_sys::ShareRowExclusiveLock as i32;
-        let list = pg_sys::find_all_inheritors(table, lock, std::ptr::null_mut());
-        let kind = |oid| match pg_sys::get_rel_relkind(oid) as u8 {
-            pg_sys::RELKIND_PARTITIONED_TABLE => MemberKind::Partitioned,
-            _ if pg_sys::get_rel_relispartition(oid) => MemberKind::Partition,
-            _ => MemberKind::Inherits,
-        };
-        oids(list).into_iter().map(|oid| Member { oid, kind: kind(oid) }).collect()
-    }
-}
-
-/// The partitioned tables above a partition, the nearest first; none for other tables.
-pub fn partition_ancestors(table: Oid) -> Vec<Oid> {
-    // SAFETY: the list is one of oids; the function may be asked for partitions alone.
-    unsafe {
-        if pg_sys::get_rel_relispartition(table) { oids(pg_sys::get_partition_ancestors(table)) } else { Vec::new() }
-    }
-}
-
-/// # Safety
-///
-/// The list is null or a valid list of oids.
-unsafe fn oids(list: *mut pg_sys::List) -> Vec<Oid> {
-    if list.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: as the caller promises; the list has as many elements as it says.
-    unsafe { (0..(*list).length as usize).map(|n| (*(*list).elements.add(n)).oid_value).collect() }
-}
-
-/// Whether a relation has a trigger of this name.
-pub fn has_trigger(relation: Oid, name: &CStr) -> bool {
-    const MISSING_IS_OK: bool = true;
-    // SAFETY: it reads the catalog alone.
-    valid(unsafe { pg_sys::get_trigger_oid(relation, name.as_ptr(), MISSING_IS_OK) }).is_some()
-}
-
 /// The schema and the name of a relation; empty when it is gone.
 pub fn relation_name(relation: Oid) -> RelationName {
     // SAFETY: it reads the catalog; a null answer is not read.
@@ -558,58 +484,6 @@ fn owner_of(relation: Oid) -> Option<Oid> {
         let owner = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>()).relowner;
         pg_sys::ReleaseSysCache(tuple);
         Some(owner)
-    }
-}
-
-/// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
-/// is held to the end of the transaction, or to ROLLBACK TO a savepoint before it; PREPARE TRANSACTION keeps it.
-pub struct NamedLock(pg_sys::LOCKTAG);
-
-/// How a [`NamedLock`] is held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockMode {
-    /// Together with others that share it.
-    Shared,
-    /// By one transaction alone.
-    Alone,
-}
-
-impl NamedLock {
-    /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
-    pub fn of(name: &[u8]) -> NamedLock {
-        let hash = hash(name);
-        NamedLock(pg_sys::LOCKTAG {
-            locktag_field1: database(),
-            locktag_field2: (hash >> 32) as u32,
-            locktag_field3: hash as u32,
-            locktag_field4: 0,
-            locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
-            locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
-        })
-    }
-
-    /// Takes the lock; waits in order behind all who came before and would conflict.
-    pub fn take(&self, mode: LockMode) {
-        const OF_THE_SESSION: bool = false;
-        const DO_NOT_WAIT: bool = false;
-        // SAFETY: the tag is complete. The server raises an error where the wait ends without the lock.
-        unsafe { pg_sys::LockAcquire(&self.0, mode.number(), OF_THE_SESSION, DO_NOT_WAIT) };
-    }
-
-    /// Gives back what one `take` took.
-    pub fn give_back(&self, mode: LockMode) {
-        const OF_THE_SESSION: bool = false;
-        // SAFETY: the tag is complete; the caller holds the lock in this mode.
-        unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) };
-    }
-}
-
-impl LockMode {
-    fn number(self) -> pg_sys::LOCKMODE {
-        (match self {
-            LockMode::Shared => pg_sys::ShareLock,
-            LockMode::Alone => pg_sys::ExclusiveLock,
-        }) as pg_sys::LOCKMODE
     }
 }
 

@@ -1,0 +1,58 @@
+//! Locks on names, in the server's own lock table.
+//!
+//! Not row locks: this queue is first come, first served, and takes no room in a table.
+
+use crate::server;
+use pgrx::pg_sys;
+
+/// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
+/// is held to the end of the transaction, or to ROLLBACK TO a savepoint before it; PREPARE TRANSACTION keeps it.
+pub struct NamedLock(pg_sys::LOCKTAG);
+
+/// How a [`NamedLock`] is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockMode {
+    /// Together with others that share it.
+    Shared,
+    /// By one transaction alone.
+    Alone,
+}
+
+impl NamedLock {
+    /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
+    pub fn of(name: &[u8]) -> NamedLock {
+        let hash = server::hash(name);
+        NamedLock(pg_sys::LOCKTAG {
+            locktag_field1: server::database(),
+            locktag_field2: (hash >> 32) as u32,
+            locktag_field3: hash as u32,
+            locktag_field4: 0,
+            locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
+            locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
+        })
+    }
+
+    /// Takes the lock; waits in order behind all who came before and would conflict.
+    pub fn take(&self, mode: LockMode) {
+        const OF_THE_SESSION: bool = false;
+        const DO_NOT_WAIT: bool = false;
+        // SAFETY: the tag is complete. The server raises an error where the wait ends without the lock.
+        unsafe { pg_sys::LockAcquire(&self.0, mode.number(), OF_THE_SESSION, DO_NOT_WAIT) };
+    }
+
+    /// Gives back what one `take` took.
+    pub fn give_back(&self, mode: LockMode) {
+        const OF_THE_SESSION: bool = false;
+        // SAFETY: the tag is complete; the caller holds the lock in this mode.
+        unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) };
+    }
+}
+
+impl LockMode {
+    fn number(self) -> pg_sys::LOCKMODE {
+        (match self {
+            LockMode::Shared => pg_sys::ShareLock,
+            LockMode::Alone => pg_sys::ExclusiveLock,
+        }) as pg_sys::LOCKMODE
+    }
+}
