@@ -206,6 +206,21 @@ def test_an_owner_that_exits_leaves_no_files(start, tmp_path):
     scratch.rmdir()
 
 
+def test_a_server_whose_extension_is_not_built_says_so_and_leaves_no_files(tmp_path):
+    scratch = process.temporary_folder("fencelock-test", process.server_account())
+    environment = {**os.environ, "TMPDIR": str(scratch), "CARGO_TARGET_DIR": str(tmp_path)}
+    code = (
+        "from harness import PostgresServer, ServerFailed\n"
+        "try:\n    PostgresServer(18)\n"
+        "except ServerFailed as failed:\n    print(failed, flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+    owner = run_python(code, env=environment)
+    assert "make build" in owner.communicate(timeout=60)[0]
+    assert list(scratch.iterdir()) == []
+    scratch.rmdir()
+
+
 def test_a_forked_child_that_exits_does_not_end_the_server():
     server = RedisServer(module=None).start()
     child = os.fork()

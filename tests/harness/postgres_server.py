@@ -304,7 +304,11 @@ class _Copy:
 def _shared_installation(pg_config, extension):
     """One copy per server and process, for all its data folders."""
     remains = Remains(temporary_folder("fencelock-pg-server", server_account()))
-    installation = Installation(pg_config, remains.folder / "server", extension)
+    try:
+        installation = Installation(pg_config, remains.folder / "server", extension)
+    except BaseException:
+        remains.remove()
+        raise
     weakref.finalize(installation, remains.remove)
     return installation
 
