@@ -205,6 +205,26 @@ def test_the_extension_may_lie_in_any_schema(databases):
         assert db.execute("""SELECT "My Fences".fenced_update('t', 1, 7, '{"v": 2}')""").fetchone() == (True,)
 
 
+def test_the_schema_of_the_extension_may_be_renamed_under_a_session(pg):
+    pg.psql("CREATE DATABASE renamed")
+    try:
+        with psycopg.connect(pg.url("renamed"), autocommit=True) as db:
+            db.execute("CREATE SCHEMA one; CREATE EXTENSION pg_fence SCHEMA one")
+            db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); SELECT one.fence_protect('t')")
+            db.execute("SELECT one.fenced_guard('r', 5), one.fenced_guard('s', 5)")
+            db.execute("ALTER SCHEMA one RENAME TO two; CREATE SCHEMA one; CREATE TABLE one.fence_guards (resource text, fence bigint)")
+            db.execute("SELECT two.fenced_guard('r', 6), two.fenced_guard('new', 6), two.fence_guard_reset('s', 7)")
+            guards = db.execute("SELECT * FROM two.fence_guards ORDER BY 1").fetchall()
+            assert guards == [("new", 6), ("r", 6), ("s", 7)]
+            assert db.execute("SELECT count(*) FROM one.fence_guards").fetchone() == (0,)
+            db.execute("INSERT INTO t VALUES (1)")
+            with pytest.raises(psycopg.Error, match="proved no fence"):
+                db.execute("UPDATE t SET id = 2")
+            assert db.execute("SELECT open_by FROM two.fence_protected").fetchall() == [([],)]
+    finally:
+        pg.psql("DROP DATABASE renamed WITH (FORCE)")
+
+
 def test_the_extension_cannot_be_dropped_from_under_protected_tables(db):
     db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1)")
     db.execute("SELECT fence_protect('t'); SELECT * FROM fenced_claim(NULL::t, 1, 57); SELECT fenced_guard('r', 5)")

@@ -220,6 +220,11 @@ STANDBY_CALLS = {
     "fenced_write": "SELECT fenced_write('t', 1, 5, '{\"small\": 1}')",
     "fenced_delete": "SELECT fenced_delete('t', 1, 5)",
     "fence_reset": "SELECT fence_reset('t', 1, 5)",
+    "fenced_guard": "SELECT fenced_guard('r', 5)",
+    "fence_guard_reset": "SELECT fence_guard_reset('r', 5)",
+    "fence_guard_forget": "SELECT fence_guard_forget(5)",
+    "fence_protect": "SELECT fence_protect('t')",
+    "fence_unprotect": "SELECT fence_unprotect('t')",
 }
 
 
@@ -235,3 +240,5 @@ def test_a_standby_refuses_every_call_and_names_it(make_pg):
             refused = refusal(db, call)
             assert refused.sqlstate == "25006"
             assert f"{function}()" in refused.diag.message_primary
+        assert db.execute("SELECT * FROM fence_protected").fetchall() == []
+        db.execute("SELECT * FROM pg_stat_fence")
