@@ -21,7 +21,8 @@ LONG_MS = 60_000
 # A slot that has moved is noticed once in a second.
 ABOUT_A_SECOND_S = 1.0 + LATE_S
 # Names that are hard on a cluster: braces that are and that are not a hash tag, and any bytes.
-ODD_NAMES = [b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\r\nc", b"}{", b"{{b}}", b"{\xff\0}\n", bytes(range(256)), b"k" * 2**20]
+ODD_NAMES = [b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\r\nc", b"}{", b"{{b}}", b"{\xff\0}\n", bytes(range(256))]
+ODD_NAMES += [b"k" * 2**20]
 # What a cluster's client is told and knows how to go on from.
 REDIRECTIONS = {"MOVED", "TRYAGAIN", "ASK"}
 
@@ -290,6 +291,30 @@ def test_a_lease_that_moved_ends_on_time_at_its_new_node_and_nowhere_else(cluste
     assert stats(place.source)["live-leases"] == stats(place.target)["live-leases"] == 0
 
 
+@each_move
+def test_a_delay_goes_with_its_slot_and_a_bond_to_a_connection_does_not(cluster, lines, way):
+    """The connection is the source's, so the lease alone counts, as after a failover."""
+    place = Place(cluster, "{tag}")
+    source, target = lines(place.source), lines(place.target)
+    bound = source.open()
+    first = bound.call("FENCELOCK.ACQUIRE", "bound{tag}", "A", LONG_MS, "EPHEMERAL")
+    began = time.monotonic()
+    source.control.call("FENCELOCK.ACQUIRE", "delayed{tag}", "A", 20, "DELAY", 3_000)
+    granted = time.monotonic()
+    eventually(lambda: b"delay" in source.control.call("FENCELOCK.INSPECT", "delayed{tag}"))
+    getattr(cluster, way)(place.slot, place.source, place.target)
+    bound.close()
+    waiter = target.queue("delayed{tag}", "W", LONG_MS, LONG_MS)
+    assert b"delay" in target.control.call("FENCELOCK.INSPECT", "delayed{tag}")
+    assert waiter.only_reply(within_s=5) > first
+    assert began + 3.0 <= time.monotonic() <= granted + 3.03 + LATE_S
+    assert hold_at(place.target, "bound{tag}") == (b"A", first)
+    with Line(place.target.port) as line:
+        assert line.call("FENCELOCK.ACQUIRE", "bound{tag}", "A", LONG_MS, "RETRY", "EPHEMERAL") == first
+    eventually(lambda: hold_at(place.target, "bound{tag}"), None)
+    assert place.source.pid
+
+
 def test_while_its_slot_moves_a_lock_is_handed_on_where_it_is_and_nowhere_else(cluster, lines):
     """Step by step: the key at the source, the key at the target, the slot at the target."""
     place = Place(cluster)
@@ -395,10 +420,31 @@ def test_slots_that_move_under_load_let_no_second_holder_in_and_lose_no_hold(clu
     load.assert_fences_grow()
     load.assert_one_holder_at_a_time()
     assert load.lost == []
-    eventually(lambda: [node.call("DBSIZE") for node in cluster.primaries()], [0, 0, 0])
+    eventually(lambda: [node.call("DBSIZE") for node in cluster.nodes], [0] * 6)
 
 
 # --- failover
+
+
+def test_a_primary_that_has_lost_the_majority_grants_nothing(cluster, lines):
+    """It cannot know whether it was replaced, so its waiters are sent away and nobody comes in."""
+    place = Place(cluster)
+    others = [node for node in cluster.primaries() if node is not place.source]
+    mine = lines(place.source)
+    first = mine.control.call("FENCELOCK.ACQUIRE", "k", "A", 8_000)
+    waiters = [mine.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(3)]
+    for node in others:
+        node.kill()
+    eventually(lambda: place.source.facts("CLUSTER", "INFO")["cluster_state"], "fail", within_s=20)
+    alone = time.monotonic()
+    told = {told_once(waiter, within_s=5).code for waiter in waiters}
+    assert told <= REDIRECTIONS | {"CLUSTERDOWN"}, told
+    assert time.monotonic() - alone < ABOUT_A_SECOND_S
+    assert mine.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS, "WAIT", LONG_MS).code == "CLUSTERDOWN"
+    assert (mine.count("last-fence"), mine.count("waiters")) == (first, 0)
+    cluster.heal()
+    with Line(cluster.primary_of(place.slot).port) as line:
+        assert line.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS, "WAIT", 10_000) > first
 
 
 def test_a_failover_on_command_tells_the_waiters_and_lets_no_second_holder_in(cluster, make_client, lines):

@@ -158,7 +158,7 @@ def test_a_primary_that_is_demoted_and_finds_no_primary_grants_nothing(member):
         one = member()
         acquire(one.client, "k", "A", 300)
         long = acquire(one.client, "long", "A", LONG_MS)
-        last = acquire(one.client, "ephemeral", "A", LONG_MS, "EPHEMERAL")
+        acquire(one.client, "ephemeral", "A", LONG_MS, "EPHEMERAL")
         waiter = one.lines.queue("k", "W", LONG_MS, LONG_MS)
         bound = one.lines.open()
         last = bound.call("FENCELOCK.ACQUIRE", "bound", "A", LONG_MS, "EPHEMERAL")
@@ -185,6 +185,20 @@ def test_a_primary_that_is_demoted_and_finds_no_primary_grants_nothing(member):
         assert release(one.client, "long", "A", long) == 1
         assert acquire(one.client, "k", "B", LONG_MS) > last
         assert one.lines.queue("bound", "W", LONG_MS, 50).only_reply() is None
+
+
+def test_hundreds_of_waiters_of_a_demoted_primary_are_told_within_a_second(member):
+    primary, other = member(), member()
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        acquire(primary.client, key, "A", LONG_MS)
+    waiters = [primary.lines.open().send("FENCELOCK.ACQUIRE", keys[n % 20], "W", LONG_MS, "WAIT", LONG_MS) for n in range(700)]
+    eventually(lambda: primary.lines.count("waiters"), 700)
+    asked = time.monotonic()
+    primary.call("REPLICAOF", "127.0.0.1", other.port)
+    assert {waiter.reply(within_s=1).code for waiter in waiters} == {"UNBLOCKED"}
+    assert time.monotonic() < asked + 1
+    eventually(lambda: (primary.lines.count("waiters"), primary.lines.blocked()), (0, 0))
 
 
 @pytest.mark.parametrize("together", ["pipeline", "MULTI"])
