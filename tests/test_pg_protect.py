@@ -236,6 +236,49 @@ def test_a_function_in_an_expression_of_the_change_does_not_pass_with_it(acct):
     assert acct.execute(READ).fetchall() == ROWS
 
 
+SLY_POLICY = """
+    CREATE FUNCTION sly(int) RETURNS bool LANGUAGE plpgsql SECURITY DEFINER COST 0.0001 AS $$ BEGIN
+        UPDATE acct SET {} WHERE id = 2 AND fence = 5;
+        RETURN true;
+    END $$;
+    ALTER TABLE acct ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY seen ON acct FOR SELECT USING (true);
+    CREATE POLICY sly ON acct FOR UPDATE USING (sly(id));
+"""
+
+
+@pytest.mark.parametrize("change", ["bal = 0", "fence = 4"])
+@pytest.mark.parametrize("uses", [(), ("SELECT fence_use(5)",)])
+def test_a_policy_cannot_use_the_pass_of_a_change_that_reaches_no_row(acct, change, uses):
+    """The change of row 1 is stale and would answer false; the policy's function writes row 2, which has its fence."""
+    acct.execute(SLY_POLICY.format(change))
+    acct.execute(CLAIM, (1, 9))
+    acct.execute("CREATE ROLE clerk; GRANT ALL ON acct TO clerk")
+    try:
+        for fence in (5, 9):
+            acct.execute("BEGIN; SET LOCAL ROLE clerk")
+            for use in uses:
+                acct.execute(use)
+            passes_anyway = bool(uses) and change == "bal = 0"
+            assert outcome(acct, f"SELECT fenced_update('acct', 1, {fence}, '{{\"bal\": 11}}')") == (1 if passes_anyway else "LF003")
+            acct.execute("ROLLBACK")
+    finally:
+        acct.execute("DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+def test_a_policy_cannot_change_a_fence_with_the_pass_of_a_change_that_needs_none(acct):
+    """The change of row 1 passes by fence_use; what its function did to row 2 is refused all the same."""
+    acct.execute(SLY_POLICY.format("fence = 4"))
+    acct.execute("CREATE ROLE clerk; GRANT ALL ON acct TO clerk")
+    try:
+        acct.execute("BEGIN; SET LOCAL ROLE clerk; SELECT fence_use(5)")
+        assert outcome(acct, "SELECT fenced_update('acct', 1, 5, '{\"bal\": 11}')") == "LF003"
+        acct.execute("ROLLBACK")
+    finally:
+        acct.execute("ROLLBACK; DROP OWNED BY clerk; DROP ROLE clerk")
+    assert acct.execute(READ).fetchall() == ROWS
+
+
 def test_a_fenced_function_does_not_pass_for_a_cascade(acct):
     acct.execute("CREATE TABLE item (acct_id int REFERENCES acct ON DELETE CASCADE, id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
     acct.execute("SELECT fence_protect('item')")

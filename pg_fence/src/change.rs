@@ -5,7 +5,7 @@
 //! the statement of the caller.
 
 use crate::counters::Counter;
-use crate::errors::{FenceProblem, Refused};
+use crate::errors::{FenceProblem, Refused, UnfencedWrite};
 use crate::explain::explain;
 use crate::key::Key;
 use crate::passes::OwnPass;
@@ -59,11 +59,12 @@ impl Change<'_> {
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.verb, self.fence_number());
             let outcome = connection.run(&statement, &mut values)?;
-            drop(pass);
+            let misused = pass.end(outcome.rows);
             match outcome.rows {
-                0 => {}
+                0 => self.refuse_misuse(misused)?,
                 1 => {
                     let outcome = self.checked(outcome)?;
+                    self.refuse_misuse(misused)?;
                     self.subject().count(counted);
                     return Ok(Some(outcome));
                 }
@@ -137,6 +138,13 @@ impl Change<'_> {
             let stored = stored.map_or_else(|| text!["null"], |stored| text![stored]);
             text!["pg_fence: fence ", self.fence, " is stale for ", table, " ", key, ", which has ", stored]
         });
+    }
+
+    fn refuse_misuse(&self, misused: Option<UnfencedWrite>) -> Result<(), Refused> {
+        match misused {
+            Some(write) => Err(Refused::Unfenced { table: self.table.name.clone(), write }),
+            None => Ok(()),
+        }
     }
 
     fn unclaimed(&self, stored: Option<i64>) -> Refused {

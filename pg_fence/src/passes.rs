@@ -7,7 +7,7 @@
 
 use crate::call::{Call, Reply};
 use crate::change::accepted_number;
-use crate::errors::Refused;
+use crate::errors::{Refused, UnfencedWrite};
 use crate::server::{self, MainThread};
 use crate::statement::Verb;
 use fence::Fence;
@@ -34,6 +34,8 @@ struct OwnChange {
     fence: i64,
     depth: i32,
     is_spent: bool,
+    /// Spent on a row that was left with another fence.
+    is_put_back: bool,
 }
 
 /// A fence that the transaction uses.
@@ -69,8 +71,20 @@ pub struct OwnPass(Option<OwnChange>);
 impl OwnPass {
     /// For a change of this kind that stamps this fence or relies on it.
     pub fn new(verb: Verb, fence: i64) -> OwnPass {
-        let own = OwnChange { verb, fence, depth: server::trigger_depth(), is_spent: false };
+        let own = OwnChange { verb, fence, depth: server::trigger_depth(), is_spent: false, is_put_back: false };
         OwnPass(PASSES.own.replace(Some(own)))
+    }
+}
+
+impl OwnPass {
+    /// Ends it, after the change has reached this many rows. Answers how it was used for a row that the change did not
+    /// reach, or not as it says: by a function in an expression or a policy of the table.
+    pub fn end(self, rows: u64) -> Option<UnfencedWrite> {
+        let own = PASSES.own.get()?;
+        match rows {
+            1 => own.is_put_back.then_some(UnfencedWrite::FenceChanged),
+            _ => own.is_spent.then_some(UnfencedWrite::NoFence(own.verb.command())),
+        }
     }
 }
 
@@ -98,7 +112,7 @@ pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
 /// `fence_refuses_update(old_fence bigint, new_fence bigint)`: whether a row of a protected table may not be updated.
 pub fn fence_refuses_update(call: &Call) -> Result<Reply, Refused> {
     let (old, new) = (call.number(0), call.number(1));
-    let passes = (old == new && judge(old) == PlainVerdict::Accepted) || PASSES.own_change_of(old, Event::Update);
+    let passes = (old == new && judge(old) == PlainVerdict::Accepted) || PASSES.own_change_of(old, Event::Update(new));
     Ok(Reply::Value(Datum::from(!passes)))
 }
 
@@ -140,7 +154,7 @@ pub fn judge(stored: Option<i64>) -> PlainVerdict {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
-    Update,
+    Update(Option<i64>),
     Delete,
 }
 
@@ -155,7 +169,8 @@ impl Passes {
         // A reset, the only one that is no step of the protocol, passes whatever is stored.
         let accepts = |step: Step| Fence::new(own.fence.unsigned_abs()).map(|fence| step.judge(old, fence));
         let passes = is_its_event && own.verb.step().is_none_or(|step| accepts(step) == Some(Verdict::Accepted));
-        self.own.set(Some(OwnChange { is_spent: own.is_spent || passes, ..own }));
+        let is_put_back = passes && matches!(event, Event::Update(new) if new != Some(own.fence));
+        self.own.set(Some(OwnChange { is_spent: passes, is_put_back, ..own }));
         passes
     }
 

@@ -43,10 +43,14 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
     values.push(Some(Datum::from(new)));
     let pass = OwnPass::new(Verb::Reset, new);
     let written = connection.run(&lock.plain(Verb::Reset), &mut values)?;
-    drop(pass);
+    let misused = pass.end(written.rows);
     let key_text = || key.text(table);
     match (found.rows, written.rows) {
-        (1, 1) if written.fence == Some(new) => {}
+        (1, 1) if written.fence == Some(new) => {
+            if let Some(write) = misused {
+                return Err(Refused::Unfenced { table: table.name.clone(), write });
+            }
+        }
         (1, 1) => {
             return Err(Refused::PutBack {
                 table: table.name.clone(),
