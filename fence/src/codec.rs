@@ -95,7 +95,8 @@ pub fn encode<'b>(hold: &Hold, clocks: Clocks, buffer: &'b mut [u8; ENCODED_MAX]
     &buffer[..used]
 }
 
-/// Reads a record. Every field is bounded here, because the bytes may come from anyone.
+/// Reads a record. What could do harm is bounded here, because the bytes may come from anyone: the fence, the time left,
+/// the spans, the owner. Times in the past are harmless.
 pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
     let (&[version, flags], mut rest) = bytes.split_first_chunk().ok_or(Corrupt::Truncated)?;
     if version != VERSION {

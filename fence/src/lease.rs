@@ -118,6 +118,25 @@ impl Lease {
         }
     }
 
+    /// How long it has been held, to its end at most, in microseconds.
+    pub const fn held_us(&self, now_us: u64) -> u64 {
+        let end_us = if self.is_live(now_us) { now_us } else { self.deadline_us };
+        end_us.saturating_sub(self.granted_us)
+    }
+
+    /// What is left of the longest hold, rounded up; `None` without one.
+    pub const fn max_hold_left(&self, now_us: u64) -> Option<Millis> {
+        if self.limit_us == u64::MAX {
+            return None;
+        }
+        Some(Millis::from_micros(self.limit_us.saturating_sub(now_us)))
+    }
+
+    /// Whether its deadline is that of the longest hold, which no extension can move.
+    pub const fn is_at_limit(&self) -> bool {
+        self.deadline_us == self.limit_us
+    }
+
     /// Whether this is the live hold of `fence` at `now_us`.
     pub fn is_live_hold_of(&self, fence: Fence, now_us: u64) -> bool {
         self.fence == fence && self.is_live(now_us)
@@ -225,7 +244,7 @@ pub fn grant(terms: Terms, issuer: &mut Issuer, now: Now) -> Result<Lease, Denie
 }
 
 /// Finds the live hold of `caller`.
-pub fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease, Lost> {
+fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease, Lost> {
     let hold = current.ok_or(Lost::Gone)?;
     if hold.owner != caller.owner || caller.fence.is_some_and(|fence| fence != hold.lease.fence) {
         return Err(Lost::Another);
@@ -368,6 +387,9 @@ mod tests {
         let extended = extend(by_a(lease), A, Millis(100), 29 * MS).unwrap();
         assert_eq!(extended.deadline_us, 30 * MS);
         assert_eq!(extended.left(29 * MS), Millis(1));
+        assert!(extended.is_at_limit() && !granted(ttl(10)).is_at_limit());
+        assert_eq!((extended.max_hold_left(29 * MS), granted(ttl(10)).max_hold_left(0)), (Some(Millis(1)), None));
+        assert_eq!((extended.held_us(29 * MS), extended.held_us(99 * MS)), (29 * MS, 30 * MS));
     }
 
     #[test]

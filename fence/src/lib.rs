@@ -14,4 +14,4 @@ pub mod resource;
 mod slab;
 pub mod wheel;
 
-pub use number::{Fence, FenceLimits, FenceRefused, Issuer};
+pub use number::{AHEAD_MAX_US, Fence, FenceLimits, FenceRefused, Issuer};

@@ -73,6 +73,9 @@ impl FenceLimits {
     }
 }
 
+/// How far past the clock a fence may be that a client brings, in microseconds: an hour, the skew of badly kept clocks.
+pub const AHEAD_MAX_US: u64 = 3_600 * 1_000_000;
+
 /// The source of fences of one server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Issuer {
@@ -94,6 +97,12 @@ impl Issuer {
         let fence = Fence::new(self.last.checked_add(1)?.max(now_us))?;
         self.last = fence.get();
         Some(fence)
+    }
+
+    /// Whether this server may take note of `fence` on a client's word, at the unix time `wall_us`: it was issued before,
+    /// or is at most [`AHEAD_MAX_US`] past the clock. One wrong call must not use the numbers of years up.
+    pub const fn may_observe(self, fence: Fence, wall_us: u64) -> bool {
+        fence.get() <= self.last || fence.get() <= wall_us.saturating_add(AHEAD_MAX_US)
     }
 
     /// Takes note of a fence issued elsewhere: none at or below it is issued from now on.
@@ -133,6 +142,16 @@ mod tests {
         issuer.observe(500);
         issuer.observe(400);
         assert_eq!(issuer.issue(100).unwrap().get(), 501);
+    }
+
+    #[test]
+    fn a_clients_word_moves_the_fences_an_hour_past_the_clock_at_most() {
+        let mut issuer = Issuer::default();
+        let (near, far) = (Fence::new(100 + AHEAD_MAX_US).unwrap(), Fence::new(101 + AHEAD_MAX_US).unwrap());
+        assert!(issuer.may_observe(near, 100));
+        assert!(!issuer.may_observe(far, 100));
+        issuer.observe(far.get());
+        assert!(issuer.may_observe(far, 100));
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl<W> Queues<W> {
     }
 
     /// Gives the first place that `owner` has in the queue of `lock` to another waiter, with another deadline. Returns the
-    /// place and the waiter that had it; `None`, with `waiter` given back, when the owner has no place.
+    /// place and the waiter that had it; the error is `waiter`, given back, when the owner has no place.
     pub fn take_over(&mut self, lock: LockName, owner: &[u8], deadline_us: u64, waiter: W) -> Result<(Ticket, W), W> {
         let chain = self.queue_of(lock).and_then(|queue| queue.owners.get(owner)).copied();
         let Some(at) = chain.map(|chain| chain.first) else { return Err(waiter) };
@@ -156,7 +156,7 @@ impl<W> Queues<W> {
         self.leave(Ticket(at))
     }
 
-    /// Has the queue of `lock` looked at when `due_us` has come, and not later. Nothing without a queue.
+    /// Has the queue of `lock` looked at when `due_us` has come, in place of any earlier wish. Nothing without a queue.
     pub fn look_at(&mut self, lock: LockName, due_us: u64) {
         if let Some(at) = self.address_of(lock) {
             self.look(at, due_us);
@@ -181,9 +181,14 @@ impl<W> Queues<W> {
         Some((queue.db, queue.name.clone()))
     }
 
-    /// When to call `pop_expired` or `pop_look` next.
-    pub fn next_us(&self) -> Option<u64> {
-        [self.deadlines.next_us(), self.looks.next_us()].into_iter().flatten().min()
+    /// When to call `pop_expired` next.
+    pub fn next_expiry_us(&self) -> Option<u64> {
+        self.deadlines.next_us()
+    }
+
+    /// When to call `pop_look` next.
+    pub fn next_look_us(&self) -> Option<u64> {
+        self.looks.next_us()
     }
 
     fn look(&mut self, at: Address, due_us: u64) {
@@ -349,7 +354,7 @@ mod tests {
         assert_eq!(queues.pop_expired(11_100, &mut budget), Some(3));
         assert_eq!(queues.pop_expired(11_100, &mut budget), None);
         assert_eq!(order(&mut queues, K), [0, 1, 2]);
-        assert_eq!(queues.next_us(), None);
+        assert_eq!(queues.next_expiry_us(), None);
     }
 
     #[test]
@@ -381,7 +386,7 @@ mod tests {
     fn a_queue_is_looked_at_when_asked_and_never_after_it_is_empty() {
         let mut queues = Queues::new(0);
         queues.look_at(K, 5_000);
-        assert_eq!(queues.next_us(), None);
+        assert_eq!(queues.next_look_us(), None);
         let ticket = queues.join(K, b"o", LATER, 1).unwrap();
         queues.look_at(K, 50_000);
         queues.look_at(K, 5_000);

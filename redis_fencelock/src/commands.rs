@@ -6,18 +6,19 @@
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
 
+use fence::Fence;
 use fence::args::{self, BadArgument};
 use fence::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
 use fence::queue::LockName;
-use fence::{Fence, FenceLimits};
 use redis_module::raw;
 
-use crate::ffi::{CallReply, Ctx, Name, callback};
-use crate::server::{RESTORE_AHEAD_US, server, wall_us};
+use crate::ffi::{CallReply, Ctx, INTERNAL_ERROR, Name, callback};
+use crate::replication::FLOOR;
+use crate::server::{server, wall_us};
 use crate::stats::Count;
 use crate::store::{Slot, WRONG_TYPE, WrongType};
 use crate::waiters::{self, NotQueued};
-use crate::{handover, info, reaper, resource};
+use crate::{handover, info, resource};
 
 /// What a command replies.
 pub(crate) enum Answer {
@@ -149,7 +150,7 @@ fn release(ctx: Ctx, words: &Words) -> Reply {
     match lease::release(slot.hold(), caller, now_us) {
         Ok(_) => {
             server().stats.count(Count::Releases);
-            ctx.notify(c"fencelock.released", words.key);
+            slot.tell(c"fencelock.released");
             handover::pass_on(&mut slot, lock, now_us);
             Ok(Answer::Integer(1))
         }
@@ -187,16 +188,14 @@ fn raise(ctx: Ctx, words: &Words) -> Reply {
     if !server().is_primary.get() {
         return Err(Answer::read_only());
     }
-    let last = server().issuer().last();
-    if fence.get() > last {
-        let limits = FenceLimits { max: Fence::MAX, max_ahead_us: RESTORE_AHEAD_US };
-        limits.accept(fence.get() as i64, wall_us()).map_err(|_| {
-            Answer::Error(format!(
+    if fence.get() > server().issuer().last() {
+        if !server().issuer().may_observe(fence, wall_us()) {
+            return Err(Answer::Error(format!(
                 "ERR fence {fence} is more than an hour ahead of the clock: it would never be caught up"
-            ))
-        })?;
+            )));
+        }
         server().observe(fence.get());
-        ctx.replicate_number(reaper::FLOOR, fence.get());
+        ctx.replicate_number(FLOOR, fence.get());
     }
     Ok(Answer::Integer(server().issuer().last()))
 }
@@ -240,23 +239,22 @@ impl Answer {
 impl Inspected {
     fn send(self, ctx: Ctx) -> c_int {
         let Inspected { owner, lease, now_us, waiters, state } = self;
-        let end_us = now_us.min(lease.deadline_us);
         ctx.reply_map(7);
         ctx.reply_bytes(b"owner");
         ctx.reply_bytes(&owner);
         let numbers = [
             ("fence", lease.fence.get()),
             ("ttl-ms", lease.left(now_us).0),
-            ("held-ms", end_us.saturating_sub(lease.granted_us) / 1_000),
+            ("held-ms", lease.held_us(now_us) / 1_000),
         ];
         for (name, number) in numbers {
             ctx.reply_bytes(name.as_bytes());
             ctx.reply_integer(number as i64);
         }
         ctx.reply_bytes(b"maxhold-left-ms");
-        match lease.limit_us {
-            u64::MAX => ctx.reply_null(),
-            limit_us => ctx.reply_integer(limit_us.saturating_sub(now_us).div_ceil(1_000) as i64),
+        match lease.max_hold_left(now_us) {
+            None => ctx.reply_null(),
+            Some(left) => ctx.reply_integer(left.0 as i64),
         };
         ctx.reply_bytes(b"waiters");
         ctx.reply_integer(waiters as i64);
@@ -330,7 +328,7 @@ macro_rules! command {
                 ctx: *mut raw::RedisModuleCtx,
                 argv: *mut *mut raw::RedisModuleString,
                 argc: c_int,
-            ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+            ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
             { run(ctx, argv, argc, $arity, $command) }
         }
     };

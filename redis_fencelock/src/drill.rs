@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Name, callback};
+use crate::ffi::{Ctx, INTERNAL_ERROR, Name, callback};
 
 /// The callback that is to panic at its next call.
 static TARGET: Mutex<Option<String>> = Mutex::new(None);
@@ -16,7 +16,7 @@ callback! {
         ctx: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
         argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
     {
         if argc != 2 {
             return Ctx(ctx).wrong_arity();

@@ -42,6 +42,21 @@ impl Bindings {
         }
     }
 
+    /// Forgets the leases of a database, or all, after a flush.
+    pub fn forget(&mut self, db: Option<i32>) {
+        let flushed = |bound: &Bound| db.is_none_or(|db| db == bound.db);
+        let fences: Vec<Fence> = self
+            .by_client
+            .values()
+            .flat_map(|leases| leases.values())
+            .filter(|b| flushed(b))
+            .map(|b| b.fence)
+            .collect();
+        for fence in fences {
+            self.unbind(fence);
+        }
+    }
+
     /// Notes that a connection has closed; true when leases were bound to it.
     pub fn close(&mut self, client: u64) -> bool {
         let Some(leases) = self.by_client.remove(&client) else { return false };

@@ -39,11 +39,10 @@ pub(crate) fn subscribe(ctx: Ctx) -> bool {
         });
         return false;
     }
-    // SAFETY: the callback is a function of this module, which stays loaded. Evictions alone: other keys cost nothing.
-    unsafe {
-        let subscribe = api!(RedisModule_SubscribeToKeyspaceEvents);
-        subscribe(ctx.0, raw::REDISMODULE_NOTIFY_EVICTED, Some(on_evicted)) == raw::REDISMODULE_OK as c_int
-    }
+    // Evictions alone: other keys cost nothing. The server cannot refuse this one.
+    // SAFETY: the callback is a function of this module, which stays loaded.
+    unsafe { api!(RedisModule_SubscribeToKeyspaceEvents)(ctx.0, raw::REDISMODULE_NOTIFY_EVICTED, Some(on_evicted)) };
+    true
 }
 
 macro_rules! event {
@@ -74,7 +73,8 @@ fn set_role(is_primary: bool) {
         // What the new primary knows of these leases is their deadline.
         server().ephemeral.take();
         server().undelivered.take();
-        server().unanswered.take();
+        server().unanswered.borrow_mut().iter_mut().for_each(|(_, granted)| *granted = None);
+        reaper::arm_now();
     }
 }
 
@@ -84,6 +84,7 @@ event!(on_flush, |sub, data| {
         let flush = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
         let db = (flush.dbnum >= 0).then_some(flush.dbnum);
         server().index.borrow_mut().forget(db);
+        server().ephemeral.borrow_mut().forget(db);
         look_at_all(db);
     }
 });
@@ -126,7 +127,8 @@ event!(
 
 event!(on_fork, |sub, _data| {
     let keeps_aof = Ctx(std::ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
-    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && server().issuer().last() != 0 {
+    let may_write = server().is_primary.get();
+    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && may_write && server().issuer().last() != 0 {
         reaper::send_floor();
     }
 });

@@ -66,6 +66,9 @@ pub(crate) fn warn(line: &str) {
     unsafe { api!(RedisModule_Log)(ptr::null_mut(), c"warning".as_ptr(), c"%s".as_ptr(), line.as_ptr()) }
 }
 
+/// What a client is told after a panic.
+pub(crate) const INTERNAL_ERROR: &str = "ERR internal error, see the log of the server";
+
 /// The context of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Ctx(pub *mut raw::RedisModuleCtx);
@@ -420,12 +423,20 @@ impl Key {
 
 const NO_EXPIRE: i64 = raw::REDISMODULE_NO_EXPIRE as i64;
 
+impl Key {
+    /// Closes the key before its time.
+    pub fn close(&mut self) {
+        let key = std::mem::replace(&mut self.0, ptr::null_mut());
+        if !key.is_null() {
+            // SAFETY: opened once and closed once.
+            unsafe { api!(RedisModule_CloseKey)(key) }
+        }
+    }
+}
+
 impl Drop for Key {
     fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: opened once and closed once.
-            unsafe { api!(RedisModule_CloseKey)(self.0) }
-        }
+        self.close();
     }
 }
 

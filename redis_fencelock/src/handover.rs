@@ -18,7 +18,7 @@ const CLUSTER_LOOK_US: u64 = 1_000_000;
 /// What a waiter is told whose lock is no longer served here. Clients of a cluster try again and are redirected.
 const NOT_SERVED: &str = "TRYAGAIN the lock is not served by this server any more";
 
-/// Looks at a lock that somebody waits for: hands it over if it is free. False when it cannot be looked at now.
+/// Looks at a lock that somebody waits for, and hands it over if it is free.
 pub(crate) fn look(ctx: Ctx, lock: LockName) {
     if server().queues.borrow().waiting(lock) == 0 || !ctx.select_db(lock.db) {
         return;
@@ -48,23 +48,27 @@ pub(crate) fn settle(slot: &mut Slot, lock: LockName) {
 
 /// Notes when the lock may be free for those who wait.
 pub(crate) fn look_again(slot: &Slot, lock: LockName, now_us: u64) {
+    if server().queues.borrow().is_empty() {
+        return;
+    }
     let due_us = slot.lease().map_or(now_us, |lease| lease.due_us(now_us));
     let due_us = if server().in_cluster.get() { due_us.min(now_us + CLUSTER_LOOK_US) } else { due_us };
     server().look_at(lock, due_us);
 }
 
-/// Grants a free lock to the head of its queue, if there is one.
-fn serve(slot: &mut Slot, lock: LockName) {
+/// Grants a free lock to the head of its queue; false when there is none, or no fence for it.
+fn serve(slot: &mut Slot, lock: LockName) -> bool {
     let server = server();
     let head = server.queues.borrow().head(lock).map(|(ticket, _)| ticket);
-    let Some(ticket) = head else { return };
+    let Some(ticket) = head else { return false };
     let clocks = server.clocks();
     let mut issuer = server.issuer();
-    let Some(terms) = server.queues.borrow().head(lock).map(|(_, waiter)| waiter.terms) else { return };
+    let Some(terms) = server.queues.borrow().head(lock).map(|(_, waiter)| waiter.terms) else { return false };
     let Ok(lease) = lease::grant(terms, &mut issuer, server.now(clocks)) else {
-        return waiters::refuse_all(lock, "ERR all fences are issued");
+        waiters::refuse_all(lock, "ERR all fences are issued");
+        return false;
     };
-    let Some(waiter) = server.queues.borrow_mut().leave(ticket) else { return };
+    let Some(waiter) = server.queues.borrow_mut().leave(ticket) else { return false };
     server.set_issuer(issuer);
     slot.grant(&Hold { lease, owner: &waiter.owner }, clocks);
     if lease.ephemeral {
@@ -73,12 +77,12 @@ fn serve(slot: &mut Slot, lock: LockName) {
     server.stats.count_for(lock, Count::HandOvers);
     server.stats.waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
     waiter.granted(lease.fence);
+    true
 }
 
 /// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.
 pub(crate) fn pass_on(slot: &mut Slot, lock: LockName, now_us: u64) {
-    if server().queues.borrow().waiting(lock) > 0 {
-        serve(slot, lock);
+    if server().queues.borrow().waiting(lock) > 0 && serve(slot, lock) {
         look_again(slot, lock, now_us);
     } else {
         slot.remove(now_us);

@@ -175,8 +175,8 @@ const DRILL: Command = Command { name: c"fencelock._drill", handler: drill::on_d
 
 /// Run by replication and loading alone. Redis 8 hides them; elsewhere they are refused to clients.
 const INTERNAL_COMMANDS: &[Command] = &[
-    Command { name: value::APPLY, handler: replication::on_apply, flags: c"write", key: 1 },
-    Command { name: reaper::FLOOR, handler: replication::on_floor, flags: c"write", key: 0 },
+    Command { name: replication::APPLY, handler: replication::on_apply, flags: c"write", key: 1 },
+    Command { name: replication::FLOOR, handler: replication::on_floor, flags: c"write", key: 0 },
 ];
 
 /// Not in the header of the bindings: Valkey moves slots with locks only if the module says that it is ready.

@@ -5,7 +5,7 @@
 //! Invariant: it writes only on a primary, while writes may be replicated, and to keys that this server serves.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 
 use fence::Fence;
 use fence::lease::{self, Caller, State};
@@ -14,6 +14,7 @@ use redis_module::raw;
 
 use crate::ffi::{Ctx, OwnName, api, callback};
 use crate::keyspace::Walk;
+use crate::replication::FLOOR;
 use crate::server::server;
 use crate::stats::Count;
 use crate::store::Slot;
@@ -37,8 +38,6 @@ const SWEEP_PATIENCE: u8 = 2;
 const NOT_SERVED_RETRY_US: u64 = 1_000_000;
 /// The longest timer, a day: one may always be early.
 const LONGEST_TIMER_MS: u64 = 24 * 3_600 * 1_000;
-/// The internal command that carries the last issued fence.
-pub(crate) const FLOOR: &CStr = c"FENCELOCK._FLOOR";
 /// How long a sweep rests before it looks again: keys are freed on another thread.
 const SWEEP_REST_MS: u64 = 1_000;
 /// How late the timer may be before the cron takes over: the server's timers follow the wall clock, which may step back.
@@ -50,6 +49,8 @@ pub(crate) struct Reaper {
     armed: Cell<Option<Armed>>,
     sweep: Cell<Option<Sweep>>,
     walk: RefCell<Option<Walk>>,
+    /// When the walk goes on.
+    walk_due_us: Cell<u64>,
     /// The last issued fence is to be sent into the append-only file.
     floor_due: Cell<bool>,
     /// The settings of the server are to be looked at.
@@ -135,6 +136,8 @@ callback! {
         server.index.borrow_mut().settle_suspects();
         sweep();
         end_waits();
+        close_unanswered(ctx);
+        server.last_unlinked.take();
         if server.reaper.settings_due.take() {
             config::warn_about(ctx);
         }
@@ -164,7 +167,16 @@ fn end_waits() {
         waiter.timed_out();
         true
     });
-    arm_next(server.queues.borrow().next_us());
+    arm_next(server.queues.borrow().next_expiry_us());
+}
+
+/// Closes clients whose reply was lost: the server unblocked them between the end of their wait and their reply, and they
+/// would wait for ever. One that is gone already is no matter.
+fn close_unanswered(ctx: Ctx) {
+    for (waiter, _) in server().unanswered.borrow().iter() {
+        ctx.close_client(waiter.client);
+    }
+    server().unanswered.borrow_mut().retain(|(_, granted)| granted.is_some());
 }
 
 /// Does what has to be written, the locks that somebody waits for first.
@@ -188,7 +200,7 @@ fn write(ctx: Ctx) {
         }
         true
     });
-    arm_next(server.queues.borrow().next_us());
+    arm_next(server.queues.borrow().next_look_us());
     arm_next(server.index.borrow().next_us());
 }
 
@@ -216,8 +228,6 @@ fn undo_grants(ctx: Ctx) {
         if let Some(fence) = granted {
             undo_grant(ctx, &waiter, fence);
         }
-        // A client that was unblocked from outside between the end of its wait and its reply would wait for ever.
-        ctx.close_client(waiter.client);
     }
 }
 
@@ -322,6 +332,11 @@ fn walk(ctx: Ctx) {
         *running = Some(Walk::new());
     }
     let Some(walk) = running.as_mut() else { return };
+    let now_us = server.steady_us();
+    if now_us < server.reaper.walk_due_us.get() {
+        return arm(server.reaper.walk_due_us.get());
+    }
+    server.reaper.walk_due_us.set(now_us + WALK_REST_MS * 1_000);
     let (found, done) = walk.step(ctx);
     for (db, name) in &found {
         if ctx.select_db(*db)
@@ -334,6 +349,6 @@ fn walk(ctx: Ctx) {
         *running = None;
     }
     if !done || server.index.borrow().has_strays {
-        arm_in(WALK_REST_MS);
+        arm(server.reaper.walk_due_us.get());
     }
 }

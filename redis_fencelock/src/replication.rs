@@ -3,14 +3,19 @@
 //! Nothing is decided here, least of all by a clock: a replica and a file that is read back store what they are told.
 //! Invariant: a user cannot run them.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 
 use fence::codec::{self, Route};
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Name, callback, warn};
+use crate::ffi::{Ctx, INTERNAL_ERROR, Name, callback, warn};
 use crate::server::server;
 use crate::store::Slot;
+
+/// Carries a hold to replicas and append-only files.
+pub(crate) const APPLY: &CStr = c"FENCELOCK._APPLY";
+/// Carries the last issued fence.
+pub(crate) const FLOOR: &CStr = c"FENCELOCK._FLOOR";
 
 /// What a client that is no primary gets.
 const INTERNAL: &str = "ERR this command is internal: it is run by replication and by loading alone";
@@ -21,7 +26,7 @@ callback! {
         ctx: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
         argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
     {
         let ctx = Ctx(ctx);
         let Some([_, key, record]) = words(argv, argc) else { return ctx.wrong_arity() };
@@ -46,7 +51,7 @@ callback! {
         ctx: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
         argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
     {
         let ctx = Ctx(ctx);
         let Some([_, fence]) = words(argv, argc) else { return ctx.wrong_arity() };

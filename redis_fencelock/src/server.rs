@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use fence::codec::{self, Clocks, Record, Route};
 use fence::lease::{Hold, Millis, Now};
 use fence::queue::{LockName, Queues};
-use fence::{Fence, FenceLimits, Issuer};
+use fence::{Fence, Issuer};
 use redis_module::raw;
 
 use crate::config::Warned;
@@ -23,9 +23,6 @@ use crate::stats::Stats;
 use crate::value::Value;
 use crate::waiters::Waiter;
 
-/// How far past the clock a fence may be that a user's RESTORE brings: the skew of badly kept clocks, and no more.
-pub(crate) const RESTORE_AHEAD_US: u64 = 3_600 * 1_000_000;
-
 /// The longest lease unless configured: a day.
 pub(crate) const DEFAULT_MAX_TTL: Millis = Millis(24 * 3_600 * 1_000);
 
@@ -35,8 +32,8 @@ pub(crate) const DEFAULT_MAX_WAITERS: u64 = 100_000;
 /// State of the main thread in a place that all threads can name.
 struct MainThread<T>(OnceCell<T>);
 
-// SAFETY: the server calls commands, events, timers, loading and saving on its main thread alone. The one callback that
-// runs elsewhere, the type's `free`, does not come here.
+// SAFETY: the server calls commands, events, timers, loading and saving on its main thread, or on a thread that holds the
+// server's lock, so one at a time. The one callback that runs beside them, the type's `free`, does not come here.
 unsafe impl<T> Sync for MainThread<T> {}
 
 static SERVER: MainThread<Server> = MainThread(OnceCell::new());
@@ -144,12 +141,13 @@ impl Server {
     /// Makes the value of a record that the keyspace is about to store, and indexes it.
     pub fn take_in(&self, record: &[u8], arrival: Arrival) -> Result<Value, String> {
         let record = codec::decode(record).map_err(|corrupt| format!("{corrupt:?}"))?;
-        let fence = record.fence();
-        if fence.get() > self.issuer().last() && self.is_users_restore() {
-            let limits = FenceLimits { max: Fence::MAX, max_ahead_us: RESTORE_AHEAD_US };
-            limits
-                .accept(fence.get() as i64, wall_us())
-                .map_err(|_| format!("fence {fence} is more than an hour ahead of the clock"))?;
+        if self.is_users_restore() {
+            let fence = record.fence();
+            if !self.issuer().may_observe(fence, wall_us()) {
+                return Err(format!("fence {fence} is more than an hour ahead of the clock"));
+            }
+            // RESTORE may still drop what it has loaded, without a word.
+            reaper::start_sweep();
         }
         let route = if self.from_primary.get() { Route::Stream } else { Route::File };
         Ok(self.apply(&record, route, arrival))
@@ -177,6 +175,10 @@ impl Server {
     /// Takes note of a value that leaves its key. Nothing may be written now, so it is looked at in a moment.
     pub fn unlinked(&self, value: Value, lock: LockName) {
         if value.handle().is_some() {
+            let lease = value.lease();
+            if lease.ephemeral {
+                self.ephemeral.borrow_mut().unbind(lease.fence);
+            }
             self.index.borrow_mut().suspect(value);
             *self.last_unlinked.borrow_mut() = Some((lock.db, lock.name.into()));
             reaper::arm_now();

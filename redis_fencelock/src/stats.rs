@@ -9,7 +9,7 @@ use fence::queue::LockName;
 
 /// How many names are counted unless configured.
 pub(crate) const DEFAULT_NAMES: u64 = 1_024;
-/// The most names that may be configured: some 100 MB.
+/// The most names that may be configured: some 200 MB, and the names themselves.
 pub(crate) const NAMES_MAX: u64 = 1 << 20;
 /// Places that a name may take: enough that two busy names rarely meet.
 const WAYS: usize = 4;

@@ -4,15 +4,18 @@
 //! replicas, here and nowhere else.
 //! Invariant: what is refused writes nothing and signals nothing.
 
+use std::ffi::CStr;
+
 use fence::codec::{self, Clocks, ENCODED_MAX, Record, Route};
 use fence::lease::{Hold, Lease};
 use fence::queue::LockName;
 
 use crate::ffi::{Content, Ctx, Key, Name};
-use crate::reaper;
+use crate::replication::APPLY;
 use crate::server::{Arrival, server};
 use crate::stats::Count;
-use crate::value::{APPLY, Value};
+use crate::value::Value;
+use crate::{handover, reaper};
 
 /// The key holds another type.
 pub(crate) struct WrongType;
@@ -26,6 +29,23 @@ pub(crate) struct Slot {
     name: Name,
     key: Key,
     value: Option<Value>,
+    told: Told,
+}
+
+/// Events to be told once the key is closed: another module may answer one by changing the key.
+#[derive(Default)]
+struct Told {
+    events: [Option<&'static CStr>; 3],
+    count: usize,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.key.close();
+        for event in self.told.events.iter().flatten() {
+            self.ctx.notify(event, self.name);
+        }
+    }
 }
 
 impl Slot {
@@ -33,8 +53,8 @@ impl Slot {
         let key = ctx.open(name);
         match key.content() {
             Content::Other => Err(WrongType),
-            Content::Nothing => Ok(Slot { ctx, name, key, value: None }),
-            Content::Lock(value) => Ok(Slot { ctx, name, key, value: Some(value) }),
+            Content::Nothing => Ok(Slot { ctx, name, key, value: None, told: Told::default() }),
+            Content::Lock(value) => Ok(Slot { ctx, name, key, value: Some(value), told: Told::default() }),
         }
     }
 
@@ -69,7 +89,7 @@ impl Slot {
         }
         self.written(hold, clocks);
         server().stats.count_for(self.lock(), Count::Grants);
-        self.ctx.notify(c"fencelock.granted", self.name);
+        self.tell(c"fencelock.granted");
     }
 
     /// Stores the hold that is there with another deadline.
@@ -78,9 +98,7 @@ impl Slot {
         value.set_deadline(lease.deadline_us);
         server().index.borrow_mut().reschedule(lease.deadline_us, value);
         reaper::arm(lease.deadline_us);
-        if !server().queues.borrow().is_empty() {
-            server().look_at(self.lock(), lease.deadline_us);
-        }
+        handover::look_again(self, self.lock(), clocks.steady_us);
         self.key.clear_expire();
         self.written(&value.hold(), clocks);
     }
@@ -102,7 +120,7 @@ impl Slot {
             Content::Lock(value) => Some(value),
             Content::Nothing | Content::Other => None,
         };
-        let mut slot = Slot { ctx, name, key, value };
+        let mut slot = Slot { ctx, name, key, value, told: Told::default() };
         slot.store(server().apply(record, route, slot.arrival()));
         if value.is_some() {
             slot.key.clear_expire();
@@ -113,12 +131,24 @@ impl Slot {
     /// Files the lock under the name that its key has now.
     pub fn refile_if_moved(&mut self) {
         if let Some(value) = self.value.filter(|&value| !server().index.borrow().knows(value, self.lock())) {
-            self.store(server().add(&value.hold(), self.arrival()));
+            let refiled = server().add(&value.hold(), self.arrival());
+            if value.has_run_out() {
+                refiled.note_run_out();
+            }
+            self.store(refiled);
+        }
+    }
+
+    /// Has an event told once the key is closed.
+    pub fn tell(&mut self, event: &'static CStr) {
+        if let Some(place) = self.told.events.get_mut(self.told.count) {
+            *place = Some(event);
+            self.told.count += 1;
         }
     }
 
     /// The first time after a lease has run out: counts and tells it.
-    pub fn note_run_out(&self, now_us: u64) {
+    pub fn note_run_out(&mut self, now_us: u64) {
         let Some(value) = self.value.filter(|value| !value.lease().is_live(now_us)) else { return };
         if !value.note_run_out() {
             return;
@@ -126,10 +156,10 @@ impl Slot {
         let lease = value.lease();
         let stats = &server().stats;
         stats.count_for(self.lock(), Count::RanOut);
-        if lease.deadline_us == lease.limit_us {
+        if lease.is_at_limit() {
             stats.count(Count::MaxholdEnds);
         }
-        self.ctx.notify(c"fencelock.ranout", self.name);
+        self.tell(c"fencelock.ranout");
     }
 
     /// The lock that this is.
@@ -138,12 +168,11 @@ impl Slot {
     }
 
     /// What is to be told of a hold before it is replaced or removed.
-    fn note_end(&self, now_us: u64) {
+    fn note_end(&mut self, now_us: u64) {
         let Some(value) = self.value else { return };
         let lease = value.lease();
         self.note_run_out(now_us);
-        let end_us = now_us.min(lease.deadline_us);
-        server().stats.held(self.lock(), end_us.saturating_sub(lease.granted_us));
+        server().stats.held(self.lock(), lease.held_us(now_us));
         if lease.ephemeral {
             server().ephemeral.borrow_mut().unbind(lease.fence);
         }

@@ -17,14 +17,13 @@ use fence::wheel::Handle;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Io, Name, api, callback, warn};
+use crate::replication::APPLY;
 use crate::server::{Arrival, server};
 
 /// The name of the type in snapshots: nine characters, for ever.
 const TYPE_NAME: &CStr = c"fencelock";
 /// The version of what the type writes around the record, which has a version of its own.
 const ENCODING: c_int = 1;
-/// The internal command that carries a hold to replicas and append-only files.
-pub(crate) const APPLY: &CStr = c"FENCELOCK._APPLY";
 
 /// The keyspace uses the value.
 const IN_KEYSPACE: u8 = 1;
@@ -195,6 +194,10 @@ impl Value {
     /// Notes that the lease ran out; true the first time.
     pub fn note_run_out(self) -> bool {
         self.mark(RAN_OUT)
+    }
+
+    pub fn has_run_out(&self) -> bool {
+        self.has(RAN_OUT)
     }
 
     /// Whether some key, under whatever name, still holds the value.

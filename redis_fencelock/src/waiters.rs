@@ -12,7 +12,7 @@ use fence::lease::{Millis, Request, Terms};
 use fence::queue::{LockName, Ticket};
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Name, api, callback};
+use crate::ffi::{Ctx, INTERNAL_ERROR, Name, api, callback};
 use crate::reaper;
 use crate::server::server;
 
@@ -114,7 +114,9 @@ pub(crate) fn confirm(fence: Fence) {
     if let Some(waiter) = server.undelivered.borrow_mut().remove(&fence) {
         waiter.confirmed.set(true);
     }
-    server.unanswered.borrow_mut().retain(|(_, granted)| *granted != Some(fence));
+    for (_, granted) in server.unanswered.borrow_mut().iter_mut().filter(|(_, granted)| *granted == Some(fence)) {
+        *granted = None;
+    }
 }
 
 /// Ends the waits of everybody in the queue of `lock` with an error.
@@ -209,7 +211,7 @@ callback! {
         ctx: *mut raw::RedisModuleCtx,
         _argv: *mut *mut raw::RedisModuleString,
         _argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
     {
         // SAFETY: the data is what `unblock` passed, alive until `on_waiter_free`.
         let waiter = unsafe { api!(RedisModule_GetBlockedClientPrivateData)(ctx).cast::<Waiter>().as_ref() };
@@ -223,7 +225,7 @@ callback! {
         ctx: *mut raw::RedisModuleCtx,
         _argv: *mut *mut raw::RedisModuleString,
         _argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error("ERR internal error, see the log of the server");
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
     {
         // SAFETY: the context is that of a blocked client.
         let handle = unsafe { api!(RedisModule_GetBlockedClientHandle)(ctx) };
