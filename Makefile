@@ -86,6 +86,8 @@ ifndef PG_CONFIG
 	$(error name the server to install into: make install PG_CONFIG=/path/to/pg_config)
 endif
 	@test -e $(call extension,$(MAJOR)) || { echo 'Build it first: make build PG_CONFIG=$(PG_CONFIG)'; exit 1; }
+	@newer=$$(find $(EXTENSION_SOURCES) -newer $(call extension,$(MAJOR))); test -z "$$newer" || \
+		{ echo "It was built before these files changed: $$newer"; echo 'Build it first: make build PG_CONFIG=$(PG_CONFIG)'; exit 1; }
 	@set -e; \
 	put() { install -d "$$3"; install -m "$$1" "$$2" "$$3/.$$4.new"; mv -f "$$3/.$$4.new" "$$3/$$4"; echo "$$3/$$4"; }; \
 	put 755 $(call extension,$(MAJOR)) "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" pg_fence.so; \

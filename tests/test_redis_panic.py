@@ -357,6 +357,18 @@ def on_role_at_a_demotion(drill):
     drill.client.replicaof("NO", "ONE")
 
 
+@drills("on_replica")
+def on_replica(drill):
+    """The new replica's leases are too long by the time of the synchronisation, and there."""
+    fence = acquire(drill.client, "k", "A", 600_000)
+    drill.order()
+    replica = drill.another()
+    replica.replicaof("127.0.0.1", drill.server.port)
+    wait_for_link(replica)
+    eventually(lambda: inspect(replica, "k").hold, (b"A", fence))
+    return replica
+
+
 @drills("on_client")
 def on_client(drill):
     """An ephemeral lease of a connection whose end went unseen ends by its time."""

@@ -363,6 +363,22 @@ def test_a_full_synchronisation_brings_all_leases(node, sync, load):
     eventually(lambda: replica.exists("k1"), 0)
 
 
+def test_after_a_slow_full_synchronisation_a_replica_has_the_time_that_is_left(node):
+    """The snapshot is as old as the synchronisation is long, so the primary sends every lease again."""
+    server, primary = node()
+    keys = [f"k{number}" for number in range(100)]
+    for key in keys:
+        acquire(primary, key, "A", 60_000)
+    primary.config_set("rdb-key-save-delay", 15_000)  # a second and a half for the snapshot
+    _, replica = node(of=server)
+
+    def largest_difference():
+        return max(abs(inspect(replica, key).ttl_ms - inspect(primary, key).ttl_ms) for key in keys)
+
+    eventually(lambda: largest_difference() <= LAG_MS, within_s=10)
+    assert digest(primary) == digest(replica)
+
+
 def test_a_swapdb_load_while_serving_drops_the_old_leases_and_their_deadlines(node):
     """The replica answers from the old data until the new is there; then only the new has deadlines."""
     server, primary = node(repl_backlog_size="16384")

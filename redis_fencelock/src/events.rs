@@ -17,7 +17,7 @@ type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEv
 
 /// Subscribes to everything; false, with nothing subscribed, when the server lacks one that a correct lock needs.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    const EVENTS: [(u64, Handler); 9] = [
+    const EVENTS: [(u64, Handler); 10] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
         (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
@@ -27,6 +27,7 @@ pub(crate) fn subscribe(ctx: Ctx) -> bool {
         (raw::REDISMODULE_EVENT_CRON_LOOP, on_cron),
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, on_client),
         (raw::REDISMODULE_EVENT_CONFIG, on_config),
+        (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
     ];
     let set = |id: u64, handler: Option<Handler>| {
         let event = raw::RedisModuleEvent { id, dataver: 1 };
@@ -73,8 +74,8 @@ fn set_role(is_primary: bool) {
         // What the new primary knows of these leases is their deadline.
         server().ephemeral.take();
         server().undelivered.take();
-        server().unanswered.borrow_mut().iter_mut().for_each(|(_, granted)| *granted = None);
-        reaper::arm_now();
+        // The server has told these clients that it is no primary, and closes them.
+        server().unanswered.take();
     }
 }
 
@@ -154,6 +155,16 @@ event!(on_client, |sub, data| {
         }
     }
 });
+
+event!(
+    /// The snapshot that a new replica has loaded was made when its synchronisation began, and time has passed since.
+    on_replica,
+    |sub, _data| {
+        if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
+            reaper::send_all();
+        }
+    }
+);
 
 event!(on_config, |_sub, _data| {
     reaper::check_settings();

@@ -114,6 +114,13 @@ impl Index {
         self.forget_where(0, usize::MAX, |value| known_as.is_none_or(|known| value.db() == known));
     }
 
+    /// Some of the values, looking at `most` entries from `from`. Returns them and where to go on.
+    pub fn values(&self, from: usize, most: usize) -> (Vec<Value>, Option<usize>) {
+        let mut values = Vec::new();
+        let next = self.wheel.visit(from, most, |_, &value| values.push(value));
+        (values, next)
+    }
+
     /// Forgets values that no key holds any more, looking at `most` entries from `from`. Returns where to go on, and
     /// how many were forgotten.
     pub fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {

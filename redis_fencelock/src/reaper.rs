@@ -38,6 +38,10 @@ const SWEEP_PATIENCE: u8 = 2;
 const NOT_SERVED_RETRY_US: u64 = 1_000_000;
 /// The longest timer, a day: one may always be early.
 const LONGEST_TIMER_MS: u64 = 24 * 3_600 * 1_000;
+/// How long to wait before: the stream of a new replica is held back until its first word, which comes within a second.
+const RESEND_AFTER_US: u64 = 2_000_000;
+/// Entries of the index looked at in one slice of sending all again: about a millisecond.
+const RESEND_SLICE: usize = 500;
 /// How long a sweep rests before it looks again: keys are freed on another thread.
 const SWEEP_REST_MS: u64 = 1_000;
 /// How late the timer may be before the cron takes over: the server's timers follow the wall clock, which may step back.
@@ -49,6 +53,7 @@ pub(crate) struct Reaper {
     armed: Cell<Option<Armed>>,
     sweep: Cell<Option<Sweep>>,
     walk: RefCell<Option<Walk>>,
+    resend: Cell<Option<Resend>>,
     /// When the walk goes on.
     walk_due_us: Cell<u64>,
     /// The last issued fence is to be sent into the append-only file.
@@ -71,6 +76,13 @@ struct Sweep {
     forgotten: usize,
     /// Passes left that may find nothing before the sweep is over.
     patience: u8,
+}
+
+/// A pass over the index that sends every lease again.
+#[derive(Clone, Copy)]
+struct Resend {
+    from: usize,
+    due_us: u64,
 }
 
 /// Wakes the reaper at `due_us` or before.
@@ -120,6 +132,13 @@ pub(crate) fn start_sweep() {
 pub(crate) fn check_settings() {
     server().reaper.settings_due.set(true);
     arm_now();
+}
+
+/// Sends every live lease to the replicas once more, in a while.
+pub(crate) fn send_all() {
+    let due_us = server().steady_us() + RESEND_AFTER_US;
+    server().reaper.resend.set(Some(Resend { from: 0, due_us }));
+    arm(due_us);
 }
 
 /// Sends the last issued fence into the append-only file: a rewrite keeps it only where a lock exists.
@@ -187,6 +206,7 @@ fn write(ctx: Ctx) {
     }
     undo_grants(ctx);
     end_ephemeral(ctx);
+    resend(ctx);
     for_a_slice(|budget| {
         let Some((db, name)) = server.queues.borrow_mut().pop_look(server.steady_us(), budget) else { return false };
         handover::look(ctx, LockName { db, name: &name });
@@ -219,6 +239,29 @@ fn for_a_slice(mut step: impl FnMut(&mut usize) -> bool) {
 fn arm_next(due_us: Option<u64>) {
     if let Some(due_us) = due_us {
         arm(due_us);
+    }
+}
+
+/// Sends some leases again: after a full synchronisation a replica then has the time that is left, whatever the two clocks
+/// say and however long it took. Until then its leases are too long, never too short.
+fn resend(ctx: Ctx) {
+    let server = server();
+    let Some(Resend { from, due_us }) = server.reaper.resend.get() else { return };
+    if server.steady_us() < due_us {
+        return arm(due_us);
+    }
+    let (values, next) = server.index.borrow().values(from, RESEND_SLICE);
+    for value in values {
+        let db = server.index.borrow().database(value.db());
+        with_slot(ctx, LockName { db, name: value.key() }, |slot| {
+            if slot.holds(value) {
+                slot.send_again(server.clocks());
+            }
+        });
+    }
+    server.reaper.resend.set(next.map(|from| Resend { from, due_us }));
+    if next.is_some() {
+        arm_in(1);
     }
 }
 

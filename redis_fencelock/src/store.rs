@@ -182,6 +182,13 @@ impl Slot {
         Arrival { db: self.ctx.selected_db(), key: self.name.bytes() }
     }
 
+    /// Sends the hold that is there to the replicas once more, with the time that is left now.
+    pub fn send_again(&self, clocks: Clocks) {
+        if let Some(hold) = self.hold() {
+            self.send(&hold, clocks);
+        }
+    }
+
     /// Puts a value under the key, in place of the lock that is there.
     fn store(&mut self, value: Value) {
         let Some(old) = self.value.replace(value) else { return self.key.set(value) };
@@ -192,6 +199,10 @@ impl Slot {
 
     fn written(&self, hold: &Hold, clocks: Clocks) {
         self.ctx.signal_modified(self.name);
+        self.send(hold, clocks);
+    }
+
+    fn send(&self, hold: &Hold, clocks: Clocks) {
         let mut buffer = [0; ENCODED_MAX];
         self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, clocks, &mut buffer));
     }
