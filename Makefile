@@ -16,7 +16,10 @@ ifeq ($(PG_CONFIG),)
 $(error PG_CONFIG names no program; it must be the path of a pg_config)
 endif
 export PG_CONFIG
-MAJORS := $(shell $(PG_CONFIG) --version | sed 's/^PostgreSQL \([0-9]*\).*/\1/')
+MAJORS := $(shell $(PG_CONFIG) --version 2>/dev/null | sed -n 's/^PostgreSQL \([0-9]*\).*/\1/p')
+ifeq ($(MAJORS),)
+$(error PG_CONFIG names a program that is no pg_config)
+endif
 else
 MAJORS := 18 15
 endif
