@@ -1,6 +1,6 @@
 """Fixtures: real servers, started by the tests themselves, and real clients.
 
-`redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
+`redis_server`, `r`, `lines`, `make_redis`, `start` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
 waiting. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
 """
 
@@ -12,6 +12,7 @@ import redis
 
 import harness
 from harness import PostgresServer, RedisServer, places
+from harness.redis_calls import Lines
 
 # What every fresh database is copied from: making one takes some 30 ms, CREATE EXTENSION in each would take more.
 TEMPLATE = "fence_template"
@@ -47,6 +48,28 @@ def make_redis():
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def lines(r, redis_server):
+    """Raw connections to the shared server, which is empty."""
+    with Lines(redis_server.port) as lines:
+        yield lines
+        lines.drain()
+
+
+@pytest.fixture
+def start(make_redis):
+    """A factory of raw connections to servers of the test's own; takes make_redis' arguments."""
+    opened = []
+
+    def make(*args, **kwargs):
+        opened.append(Lines(make_redis(*args, **kwargs).port))
+        return opened[-1]
+
+    yield make
+    for lines in opened:
+        lines.__exit__()
 
 
 def _majors():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from harness import eventually
-from harness.redis_calls import Line, Lines
+from harness.redis_calls import Line
 
 OWNER = "0f8fad5b-d9cb-469f-a165-70867728950e"
 TTL_MS = 3_600_000
@@ -30,20 +30,6 @@ EXTEND = (
 )
 RELEASE = "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do redis.call('FENCELOCK.RELEASE', 'lock:' .. n, ARGV[3]) end"
 BATCH = 10_000
-
-
-@pytest.fixture
-def start(make_redis):
-    """A factory of raw connections to servers of the test's own; takes make_redis' arguments."""
-    opened = []
-
-    def make(*args, **kwargs):
-        opened.append(Lines(make_redis(*args, **kwargs).port))
-        return opened[-1]
-
-    yield make
-    for lines in opened:
-        lines.__exit__()
 
 
 def run(lines, script, count, *words):

@@ -15,14 +15,6 @@ DELAY = b"delay"
 
 
 @pytest.fixture
-def lines(r, redis_server):
-    """Raw connections to the shared server, which is empty."""
-    with Lines(redis_server.port) as lines:
-        yield lines
-        lines.drain()
-
-
-@pytest.fixture
 def own_lines():
     """Raw connections to servers of the test's own."""
     with contextlib.ExitStack() as stack:

@@ -28,14 +28,6 @@ TURNS = 30_000_000
 
 
 @pytest.fixture
-def lines(r, redis_server):
-    """Raw connections to the shared server, which is empty."""
-    with Lines(redis_server.port) as lines:
-        yield lines
-        lines.drain()
-
-
-@pytest.fixture
 def own_lines(make_redis):
     """A factory of servers with raw connections to each; takes make_redis' arguments."""
     with contextlib.ExitStack() as stack:
