@@ -62,9 +62,10 @@ class PostgresServer:
     major: a fetched major (18 or 15). pg_config: the user's own server instead.
     settings: of postgresql.conf, by name. extension: whether pg_fence's files are installed in its private copy.
     durable: fsync and full page writes on, and the data on disk, as a real server has them.
+    wrapper: a program that runs the server, such as valgrind.
     """
 
-    def __init__(self, major=None, settings=None, *, pg_config=None, extension=True, durable=False, folder=None):
+    def __init__(self, major=None, settings=None, *, pg_config=None, extension=True, durable=False, folder=None, wrapper=()):
         if pg_config is None:
             pg_config = places.pg_config_of(major) if major else places.chosen_pg_config() or places.pg_config_of(18)
         if folder is None:
@@ -77,6 +78,7 @@ class PostgresServer:
             self._remains = Remains()
         self.major = self.installation.major
         self._settings = {**_DEFAULTS, **({} if durable else _FAST), **(settings or {})}
+        self._wrapper = wrapper
         self.port = None
         self._finalizer = weakref.finalize(self, self._remains.remove)
 
@@ -160,7 +162,7 @@ class PostgresServer:
         mark = self._log.stat().st_size if self._log.exists() else 0
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         process = spawn(
-            [self.installation.program("postgres"), "-D", self.data_dir, "-c", f"port={port}", *settings],
+            [*self._wrapper, self.installation.program("postgres"), "-D", self.data_dir, "-c", f"port={port}", *settings],
             log=self._log,
             environment=self.installation.environment,
             cwd=self._folder,

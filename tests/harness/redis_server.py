@@ -36,14 +36,15 @@ class RedisServer:
     module_args: the arguments of the module, as in a redis.conf line, for example ("fence-clock", "no").
     config: settings of redis.conf by name; a list gives the setting several times.
     data_dir: a folder to use and keep; without it a temporary one, removed by `close` and at exit.
-    module: the library to load; None for a server without it.
+    module: the library to load; None for a server without it. wrapper: a program that runs the server, such as valgrind.
     """
 
-    def __init__(self, module_args=(), config=None, data_dir=None, *, module=places.MODULE, environment=None):
+    def __init__(self, module_args=(), config=None, data_dir=None, *, module=places.MODULE, environment=None, wrapper=()):
         self._module_args = [str(argument) for argument in module_args]
         self._config = {**_DEFAULTS, **(config or {})}
         self._module = module
         self._extra_environment = environment
+        self._wrapper = wrapper
         self.data_dir = temporary_folder("fencelock-redis") if data_dir is None else Path(data_dir)
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self.port = None
@@ -121,7 +122,7 @@ class RedisServer:
     def _start_on(self, port, detached):
         mark = self._log.stat().st_size if self._log.exists() else 0
         process = spawn(
-            [places.redis_server(), self._write_config(port)],
+            [*self._wrapper, places.redis_server(), self._write_config(port)],
             log=self._log,
             environment=self._environment(),
             cwd=self.data_dir,
