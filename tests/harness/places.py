@@ -22,6 +22,7 @@ _FETCHED_PG_CONFIG = {
     15: SERVERS / "postgres-15" / "usr" / "lib" / "postgresql" / "15" / "bin" / "pg_config",
 }
 FETCHED_REDIS = SERVERS / "redis" / "usr" / "bin" / "redis-server"
+FETCHED_PGBOUNCER = SERVERS / "pgbouncer"
 
 
 def extension_files(major):
@@ -74,3 +75,9 @@ def shared_libraries(root):
     usr_lib = root / "usr" / "lib"
     folders = {library.parent for library in usr_lib.glob("*-linux-gnu*/*.so*")} if usr_lib.is_dir() else set()
     return sorted(folders)
+
+
+def in_its_own_world(root, program):
+    """The command that runs a program of a fetched tree with the C library and the loader of that tree."""
+    (loader,) = (root / "usr" / "lib").glob("*-linux-gnu*/ld-linux-*.so.*")
+    return [loader, "--library-path", os.pathsep.join(map(str, shared_libraries(root))), program]
