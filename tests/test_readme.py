@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -91,3 +92,50 @@ def test_every_target_of_make_that_the_readme_names_is_there():
     makefile = (ROOT / "Makefile").read_text()
     named = set(re.findall(r"make ([a-z-]+)", README))
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_the_release_checklist_finds_what_is_missing():
+    def facts(version):
+        done = subprocess.run([ROOT / "packaging" / "release", "facts", version], capture_output=True, text=True)
+        return done.returncode, {line[6:].split(":")[0] for line in done.stdout.splitlines() if line.startswith("FAIL")}
+
+    (version,) = re.findall(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    of_a_release = {"the changelog has a section", "nothing is left under Unreleased", "everything is committed"}
+    assert facts(version)[1] <= of_a_release | {"the tag is free"}
+    status, missing = facts("9.9.9")
+    assert status == 1
+    assert missing >= {
+        "Cargo.toml has version 9.9.9",
+        "the control file has it",
+        "the SQL of it is there",
+        "the library knows it",
+        "every older version can be upgraded",
+    }
+
+
+def test_the_advice_on_pauses_measures_a_pause(monkeypatch):
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "fence" / "README.md").read_text(), re.DOTALL)
+    names = {}
+    exec(example, names)
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds + 0.05))
+    assert names["worst_pause_ms"](0.2) >= 49
+
+
+def anchor(heading):
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", re.sub(r"`", "", heading).lower()).replace(" ", "-")
+
+
+def test_every_link_of_the_documents_leads_somewhere():
+    documents = [path for path in ROOT.rglob("*.md") if not {"target", ".git", "node_modules"} & set(path.parts)]
+    assert len(documents) > 5
+    for path in documents:
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+            file, _, fragment = link.partition("#")
+            target = (path.parent / file).resolve() if file else path
+            assert target.exists(), f"{path.name}: {link}"
+            if fragment:
+                headings = re.findall(r"^#+ (.*)", target.read_text(), re.MULTILINE)
+                assert fragment in {anchor(heading) for heading in headings}, f"{path.name}: {link}"
