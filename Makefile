@@ -6,6 +6,8 @@
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 HARNESS := PYTHONPATH=tests python3 -m
 CARGO := cargo
+# Tests wait more than they compute. Workers take turns with what measures: see tests/conftest.py.
+WORKERS := -n 4 --dist loadgroup --no-loadscope-reorder
 # pgrx 0.19 declares rustc 1.96 and builds on 1.95.
 FLAGS := --locked --ignore-rust-version
 
@@ -71,7 +73,7 @@ demo: build
 
 test: setup-test module drill extensions
 	$(CARGO) test $(FLAGS)
-	cd tests && $(CURDIR)/target/venv/bin/python -m pytest $(PYTEST_ARGS)
+	cd tests && $(CURDIR)/target/venv/bin/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-long: setup-test module drill extensions
 	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m long $(PYTEST_ARGS)

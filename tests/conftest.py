@@ -2,8 +2,12 @@
 
 `redis_server`, `r`, `lines`, `make_redis`, `start` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
 waiting. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
+
+`make test` runs several workers, each with servers of its own; a test that measures is marked `alone`.
 """
 
+import contextlib
+import fcntl
 import itertools
 
 import psycopg
@@ -138,3 +142,41 @@ def make_pg(pg):
 def eventually():
     """Polls a function until it gives the expected value; prints both sides when the time has passed."""
     return harness.eventually
+
+
+# --- several workers (pytest-xdist): a test marked `alone` runs while the others keep still
+
+
+def pytest_itemcollected(item):
+    """One worker runs all of them, and makes the fixtures that they share once."""
+    if _is_alone(item):
+        item.add_marker(pytest.mark.xdist_group("alone"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """They come last, so that the other workers have little left to wait for."""
+    items.sort(key=_is_alone)
+
+
+def _is_alone(item):
+    return item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    with _turn(item) if hasattr(item.config, "workerinput") else contextlib.nullcontext():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _turn(item):
+    """Many may be in the room, or one that is alone, who also keeps the door shut behind those that come after it."""
+    folder = item.config._tmp_path_factory.getbasetemp().parent  # the one folder of all workers of this run
+    alone = _is_alone(item)
+    with open(folder / "door", "w") as door, open(folder / "room", "w") as room:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        if not alone:
+            fcntl.flock(door, fcntl.LOCK_UN)
+        yield

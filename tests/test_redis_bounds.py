@@ -76,6 +76,7 @@ def test_a_lock_takes_less_memory_than_a_lock_string_and_a_counter(start, count)
         assert left < max(count, 300_000), f"{left} bytes are left of {ours * count:.0f}"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("count", "most_s"), [(200_000, 0.05), pytest.param(1_000_000, 0.01, marks=LONG)], ids=["200,000", "a million"]
 )

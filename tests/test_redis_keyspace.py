@@ -290,6 +290,7 @@ def test_persist_does_not_make_a_lock_permanent(r):
 # --- many at once
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("at_once", [False, True], ids=["in one second", "while the server was frozen"])
 def test_a_hundred_thousand_leases_end_and_nobody_waits(make_redis, at_once):
     count, ttl_s = 100_000, 1.2

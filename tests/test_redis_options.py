@@ -519,7 +519,8 @@ def test_all_options_combine(lines):
     assert older.only_reply() is None
     release(holder, "A")
     fence = newer.only_reply()
-    assert inspect(lines)["ttl-ms"] <= inspect(lines)["maxhold-left-ms"] <= 2_000
+    told = inspect(lines)
+    assert told["ttl-ms"] <= told["maxhold-left-ms"] <= 2_000
     assert extend(newer, "W", LONG_MS) <= 2_000
     next_one = lines.open()
     assert acquire(next_one, "W", LONG_MS, "RETRY", *options) == fence

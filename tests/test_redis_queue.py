@@ -458,6 +458,7 @@ def test_a_lower_limit_removes_nobody(own_lines):
 # --- on time
 
 
+@pytest.mark.alone
 def test_time_outs_come_within_five_milliseconds(own_lines):
     """The 99th of 100 waits that end one by one on an idle server, beyond what the machine adds to any sleep."""
     lines = own_lines()
@@ -524,6 +525,7 @@ def lateness_of_time_outs(lines, count):
     return late
 
 
+@pytest.mark.alone
 def test_thousands_of_waits_that_end_together_delay_nobody(own_lines):
     count = 5_000
     allow_files(count)
@@ -577,6 +579,7 @@ def costs():
     return measured
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["one lock", "a lock each"])
 @pytest.mark.parametrize("what", ["enqueue", "hand-over", "time-out", "disconnect"])
 def test_the_cost_of_a_waiter_does_not_grow_with_the_number_waiting(costs, kind, what):
