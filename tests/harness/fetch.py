@@ -124,8 +124,7 @@ def _fetch_postgres_15(folder):
 def _fetch_pgbouncer(folder):
     own = "PgBouncer 1.21 or newer, and name it with PGBOUNCER=/path/to/pgbouncer"
     _unpack_debian(folder, PGBOUNCER_PACKAGES, own, suite=PGBOUNCER_SUITE)
-    program = places.in_its_own_world(folder, folder / "usr" / "sbin" / "pgbouncer")
-    _run(*program, "--version", advice="an unpacked library is missing: see its message")
+    _run(*places.pgbouncer(folder), "--version", advice="an unpacked library is missing: see its message")
 
 
 def _unpack_debian(folder, packages, otherwise, *, suite=None):

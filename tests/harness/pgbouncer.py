@@ -4,12 +4,10 @@ In transaction mode, with statements that are prepared at protocol level: what i
 is prepared anew on the next. Listens on 127.0.0.1 alone and trusts whoever connects. Not a client.
 """
 
-import os
 import shutil
 import signal
 import socket
 import weakref
-from pathlib import Path
 
 from . import places
 from .postgres_server import SUPERUSER
@@ -74,13 +72,13 @@ class PgBouncer:
         return self._folder / "pgbouncer.log"
 
     def _command(self):
-        """The user's own, or a copy of the fetched one where the account that runs it can reach it."""
-        if chosen := os.environ.get("PGBOUNCER"):
-            return [Path(chosen)]
+        """The fetched program is copied where the account that runs it can reach it."""
         copy = self._folder / "files"
-        shutil.copytree(places.FETCHED_PGBOUNCER, copy, symlinks=True, ignore=shutil.ignore_patterns("share", "gconv"))
-        own(copy, self._account)
-        return places.in_its_own_world(copy, copy / "usr" / "sbin" / "pgbouncer")
+        if places.FETCHED_PGBOUNCER.exists():
+            unread = shutil.ignore_patterns("share", "gconv")
+            shutil.copytree(places.FETCHED_PGBOUNCER, copy, symlinks=True, ignore=unread)
+            own(copy, self._account)
+        return places.pgbouncer(copy)
 
     def _start_on(self, command):
         settings = {

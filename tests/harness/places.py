@@ -81,3 +81,9 @@ def in_its_own_world(root, program):
     """The command that runs a program of a fetched tree with the C library and the loader of that tree."""
     (loader,) = (root / "usr" / "lib").glob("*-linux-gnu*/ld-linux-*.so.*")
     return [loader, "--library-path", os.pathsep.join(map(str, shared_libraries(root))), program]
+
+
+def pgbouncer(folder=FETCHED_PGBOUNCER):
+    """The command that runs pgbouncer: `PGBOUNCER` when the user named one, else the fetched one or a copy of it."""
+    chosen = os.environ.get("PGBOUNCER")
+    return [Path(chosen)] if chosen else in_its_own_world(folder, folder / "usr" / "sbin" / "pgbouncer")
