@@ -131,9 +131,12 @@ def test_postgres_runs_from_a_checkout_in_a_closed_folder(tmp_path):
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     checkout = closed / "checkout"
-    for name in ("tests/harness", "sql", "target/servers/postgres-18", f"{places.TARGET}/pg_fence"):
-        source = places.ROOT / name
-        inside = f"target/{source.name}" if source.is_relative_to(places.TARGET) else name
+    for source, inside in (
+        (places.ROOT / "tests" / "harness", "tests/harness"),
+        (places.ROOT / "sql", "sql"),
+        (places.SERVERS / "postgres-18", "target/servers/postgres-18"),
+        (places.TARGET / "pg_fence", "target/pg_fence"),
+    ):
         shutil.copytree(source, checkout / inside, symlinks=True, copy_function=postgres_server._link)
     code = (
         "from harness import PostgresServer\n"
