@@ -1,0 +1,226 @@
+"""Renewal and other human faults: each is done as people do it, and what came of it is told.
+
+Each experiment returns facts; `expected` says which of them must hold whatever the machine does, and `outcomes` puts them
+into words. Raw commands and plain SQL on redis.asyncio, redis-py and psycopg.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import psycopg
+import redis
+import redis.asyncio
+from psycopg.types.json import Jsonb
+
+from harness import PostgresServer, RedisServer
+from locks import NO_RETRY, acquire, extend, inspect, release
+
+from .updates import TABLE
+
+CLAIM = "SELECT value FROM fenced_claim(NULL::cells, 1, %s)"
+UPDATE = "SELECT fenced_update('cells', 1, %s, jsonb_build_object('value', %s::jsonb))"
+
+
+def run(lease_ms=300, short_s=3.0):
+    """All experiments on one pair of servers: {name: facts}. They take some 20 leases, and twice `short_s`."""
+    with contextlib.closing(RedisServer()) as server, contextlib.closing(PostgresServer()) as postgres:
+        server.start()
+        postgres.start().psql(TABLE)
+        postgres.psql("INSERT INTO cells (id, value) VALUES (1, '0')")
+        with (
+            redis.Redis(port=server.port, protocol=2, **NO_RETRY) as client,
+            psycopg.connect(postgres.url(), autocommit=True) as db,
+        ):
+            return {
+                "hung worker, renewed": hung_worker(client, db, lease_ms),
+                "hung worker, renewed, MAXHOLD": hung_worker(client, db, lease_ms, "MAXHOLD", 2 * lease_ms),
+                "blocked asyncio loop": asyncio.run(blocked_loop(server.port, client, db, lease_ms)),
+                "two tasks, one owner": asyncio.run(shared_owner(server.port, client)),
+                "two tasks, one owner, RETRY": asyncio.run(shared_owner(server.port, client, "RETRY")),
+                "a successor under the same owner": same_owner_later(client),
+                "lease shorter than the lag": asyncio.run(laggy_loops(server.port, postgres.url(), 20, short_s)),
+                "lease longer than the lag": asyncio.run(laggy_loops(server.port, postgres.url(), 1000, short_s)),
+            }
+
+
+def hung_worker(client, db, lease_ms, *options):
+    """A worker hangs for five leases while a thread beside it renews; somebody else tries to get in all the time."""
+    fence = acquire(client, "lock:hung", "hung", lease_ms, *options)
+    (value,) = db.execute(CLAIM, (fence,)).fetchone()
+    began, over, told = time.monotonic(), threading.Event(), []
+
+    def renew():
+        while not over.wait(lease_ms / 3000) and (not told or told[-1]):
+            told.append(extend(client, "lock:hung", "hung", lease_ms, fence))
+
+    renewer = threading.Thread(target=renew)
+    renewer.start()
+    second = acquire(_patient(client), "lock:hung", "next", 60_000, "WAIT", 5 * lease_ms)
+    waited_s = time.monotonic() - began
+    if second:
+        db.execute(CLAIM, (second,))
+    # The worker hangs for five leases, whoever has the lock.
+    time.sleep(max(0.0, began + 5 * lease_ms / 1000 - time.monotonic()))
+    over.set()
+    renewer.join()
+    (written,) = db.execute(UPDATE, (fence, Jsonb(value + 1))).fetchone()
+    release(client, "lock:hung", "hung", fence)
+    if second:
+        release(client, "lock:hung", "next", second)
+    return {
+        "lease_ms": lease_ms,
+        "next_got_in": second is not None,
+        "after_leases": round(waited_s * 1000 / lease_ms, 2),
+        "renewals": sum(left > 0 for left in told),
+        "renewer_was_told": bool(told) and told[-1] == 0,
+        "late_write_accepted": written,
+    }
+
+
+async def blocked_loop(port, client, db, lease_ms):
+    """A coroutine blocks its loop for three leases, so the task that renews every third of one gets no turn."""
+    async with redis.asyncio.Redis(port=port, protocol=2) as mine:
+        fence = await mine.execute_command("FENCELOCK.ACQUIRE", "lock:loop", "blocked", lease_ms)
+        (value,) = db.execute(CLAIM, (fence,)).fetchone()
+        told = []
+
+        async def renew():
+            while not told or told[-1]:
+                await asyncio.sleep(lease_ms / 3000)
+                told.append(await mine.execute_command("FENCELOCK.EXTEND", "lock:loop", "blocked", lease_ms, "FENCE", fence))
+
+        renewer = asyncio.create_task(renew())
+        await asyncio.sleep(2 * lease_ms / 1000)
+        held_before = inspect(client, "lock:loop") is not None
+        renewals = len(told)
+        others = []
+        # Somebody else is no task of this loop.
+        other = threading.Thread(target=lambda: others.append(_next_holder(client, db, "lock:loop")))
+        other.start()
+        time.sleep(3 * lease_ms / 1000)
+        other.join()
+        (written,) = db.execute(UPDATE, (fence, Jsonb(value + 1))).fetchone()
+        await renewer
+    return {
+        "lease_ms": lease_ms,
+        "blocked_ms": 3 * lease_ms,
+        "renewals_before": renewals,
+        "held_before": held_before,
+        "next_got_in": others[0] is not None,
+        "renewer_was_told": told[-1] == 0,
+        "late_write_accepted": written,
+    }
+
+
+async def shared_owner(port, client, *options):
+    """Two tasks take the lock under one owner string at the same time."""
+    async with redis.asyncio.Redis(port=port, protocol=2) as both:
+        fences = await asyncio.gather(
+            *(both.execute_command("FENCELOCK.ACQUIRE", "lock:shared", "one owner", 60_000, *options) for _ in range(2))
+        )
+    client.delete("lock:shared")
+    entered = [fence for fence in fences if fence is not None]
+    return {"entered": len(entered), "fences": len(set(entered))}
+
+
+def same_owner_later(client):
+    """A task outlives its lease; its successor uses the same owner. What the first may do to the second's lease."""
+    stale = acquire(client, "lock:same", "one owner", 20)
+    live = acquire(_patient(client), "lock:same", "one owner", 60_000, "WAIT", 10_000)
+    facts = {
+        "extended_with_fence": extend(client, "lock:same", "one owner", 60_000, stale) > 0,
+        "released_with_fence": release(client, "lock:same", "one owner", stale) == 1,
+        "held_after": inspect(client, "lock:same").fence == live,
+        "released_without_fence": release(client, "lock:same", "one owner") == 1,
+    }
+    client.delete("lock:same")
+    return facts
+
+
+async def laggy_loops(port, dsn, lease_ms, seconds):
+    """Four tasks add to the row while something blocks their loop 0 to 60 ms again and again."""
+    counts = {"sections": 0, "rejected": 0, "late_releases": 0}
+    with psycopg.connect(dsn, autocommit=True) as db:
+        db.execute("UPDATE cells SET value = '0'")
+    ends = time.monotonic() + seconds
+
+    async def worker(name):
+        async with (
+            redis.asyncio.Redis(port=port, protocol=2) as client,
+            await psycopg.AsyncConnection.connect(dsn, autocommit=True) as db,
+        ):
+            number = 0
+            while time.monotonic() < ends:
+                number += 1
+                owner = f"{name}.{number}"
+                fence = await client.execute_command("FENCELOCK.ACQUIRE", "lock:lag", owner, lease_ms, "WAIT", 1_000)
+                if fence is None:
+                    continue
+                row = await (await db.execute(CLAIM, (fence,))).fetchone()
+                await asyncio.sleep(0.005)
+                written = row is not None and (await (await db.execute(UPDATE, (fence, Jsonb(row[0] + 1)))).fetchone())[0]
+                counts["sections" if written else "rejected"] += 1
+                released = await client.execute_command("FENCELOCK.RELEASE", "lock:lag", owner, "FENCE", fence)
+                counts["late_releases"] += not released
+
+    async def lag():
+        lags = 0
+        while time.monotonic() < ends:
+            await asyncio.sleep(0.01)
+            time.sleep(0.06 * (lags * 7 % 10) / 10)  # 0, 42, 24, 6, 48, ... ms
+            lags += 1
+
+    await asyncio.gather(lag(), *(worker(f"task {number}") for number in range(4)))
+    with psycopg.connect(dsn, autocommit=True) as db:
+        (final,) = db.execute("SELECT value FROM cells").fetchone()
+    return {"lease_ms": lease_ms, "seconds": seconds, **counts, "lost": counts["sections"] - final}
+
+
+# What every run on every machine must show.
+EXPECTED = {
+    "hung worker, renewed": {"next_got_in": False, "renewer_was_told": False, "late_write_accepted": True},
+    "hung worker, renewed, MAXHOLD": {"next_got_in": True, "renewer_was_told": True, "late_write_accepted": False},
+    "blocked asyncio loop": {
+        "held_before": True,
+        "next_got_in": True,
+        "renewer_was_told": True,
+        "late_write_accepted": False,
+    },
+    "two tasks, one owner": {"entered": 1},
+    "two tasks, one owner, RETRY": {"entered": 2, "fences": 1},
+    "a successor under the same owner": {
+        "extended_with_fence": False,
+        "released_with_fence": False,
+        "held_after": True,
+        "released_without_fence": True,
+    },
+    "lease shorter than the lag": {"lost": 0},
+    "lease longer than the lag": {"lost": 0},
+}
+
+
+def surprises(facts):
+    """What came out otherwise than it must, in words; empty is good."""
+    return [
+        f"{name}: {fact} is {facts[name][fact]}, expected {value}"
+        for name, expected in EXPECTED.items()
+        for fact, value in expected.items()
+        if facts[name][fact] != value
+    ]
+
+
+def _next_holder(client, db, lock):
+    """Another worker's turn: the fence with which it claimed the row, or None."""
+    fence = acquire(_patient(client), lock, "next", 60_000, "WAIT", 10_000)
+    if fence is not None:
+        db.execute(CLAIM, (fence,))
+        release(client, lock, "next", fence)
+    return fence
+
+
+def _patient(client):
+    """A client of the same server that waits for a reply as long as it takes."""
+    port = client.connection_pool.connection_kwargs["port"]
+    return redis.Redis(port=port, protocol=2, socket_timeout=None, **NO_RETRY)

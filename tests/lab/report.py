@@ -1,0 +1,152 @@
+"""Tables from results.json; `python -m lab.report` writes them into README.md, between the marks."""
+
+import json
+import re
+import statistics
+import sys
+from pathlib import Path
+
+from .delays import ARRIVALS, WAYS, summary
+from .updates import MODES
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
+README = HERE / "README.md"
+EXPERIMENTS = ("stalls 0.1%", "stalls 1%", "stalls 5%", "overlap", "set", "failover")
+_MARK = re.compile(r"(<!-- from results.json: (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+
+
+def main():
+    """Write the tables into the README."""
+    README.write_text(filled(README.read_text(), json.loads(RESULTS.read_text())))
+    return 0
+
+
+def filled(readme, results):
+    """The README with its tables made anew."""
+    tables = {"updates": updates, "delays": delays, "faults": faults, "machine": machine}
+    return _MARK.sub(lambda found: found[1] + tables[found[2]](results) + found[3], readme)
+
+
+def text(results):
+    """All tables."""
+    return "\n\n".join((updates(results), delays(results), faults(results)))
+
+
+def of(results, experiment, mode):
+    """The runs of one experiment and mode."""
+    return [run for run in results["runs"] if (run["experiment"], run["mode"]) == (experiment, mode)]
+
+
+def broken_promises(results):
+    """Runs that failed and runs of claim first that lost something, in words; empty is good."""
+    return results["failed"] + [
+        f"claim first lost {run['lost']} updates ({run['experiment']}, seed {run['seed']})"
+        for run in results["runs"]
+        if run["mode"] == "claim first" and run["lost"]
+    ]
+
+
+def updates(results):
+    """One row for each experiment and mode."""
+    rows = []
+    for experiment in EXPERIMENTS:
+        for mode in MODES:
+            runs = of(results, experiment, mode)
+            if runs:
+                rows.append((experiment, mode, runs[0]["sections"], *map(_spread, ("stalls", "rejected", "lost"), [runs] * 3)))
+    return _table(("experiment", "mode", "sections", "stalls", "rejected", "lost"), rows)
+
+
+def delays(results):
+    """One row for each way to wait."""
+    one, eight = results["delays"]["one waiter"], results["delays"]["eight waiters"]
+    rows = [(way, _delay(one[way]), *(_delay(eight[way][arrival]) for arrival in ARRIVALS)) for way in WAYS]
+    return _table(("way", "one waiter", *(f"eight waiters {arrival}" for arrival in ARRIVALS)), rows)
+
+
+def faults(results):
+    """One row for each human fault: what it came to."""
+    facts = results["faults"]
+    hung, ended = facts["hung worker, renewed"], facts["hung worker, renewed, MAXHOLD"]
+    loop, same = facts["blocked asyncio loop"], facts["a successor under the same owner"]
+    rows = [
+        (
+            "A thread renews the lease of a hung worker for five leases",
+            f"{hung['renewals']} renewals; the next worker {_got(hung)}",
+        ),
+        (
+            "The same with `MAXHOLD` of two leases",
+            f"the next worker {_got(ended)}; the renewer is told: 0; the late write is {_accepted(ended)}",
+        ),
+        (
+            f"An asyncio loop is blocked for {loop['blocked_ms']} ms, its renewal of {loop['lease_ms']} ms starves",
+            f"after {loop['renewals_before']} renewals in time the lease runs out, the next worker gets in, the renewer is"
+            f" told: 0, and the late write is {_accepted(loop)}",
+        ),
+        (
+            "Two tasks share one owner string",
+            f"{facts['two tasks, one owner']['entered']} of 2 enters; with `RETRY` on both calls"
+            f" {facts['two tasks, one owner, RETRY']['entered']} enter, with one fence",
+        ),
+        (
+            "A stale task shares the owner string of its successor",
+            f"with `FENCE` it extends: {_yes(same['extended_with_fence'])}, releases: {_yes(same['released_with_fence'])};"
+            f" without it releases the other's lease: {_yes(same['released_without_fence'])}",
+        ),
+    ]
+    for name in ("lease shorter than the lag", "lease longer than the lag"):
+        lag = facts[name]
+        rows.append(
+            (
+                f"A lease of {lag['lease_ms']} ms, and a loop that lags up to 60 ms",
+                f"in {lag['seconds']:.0f} s {lag['sections']} sections, {lag['rejected']} rejected,"
+                f" {lag['late_releases']} releases too late, {lag['lost']} lost",
+            )
+        )
+    return _table(("fault", "outcome"), rows)
+
+
+def machine(results):
+    """Where, when and with what it ran."""
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    loads = [load for run in results["runs"] for load in run["load"]]
+    return (
+        f"{results['date']}, commit {results['commit']}, seed {results['seed']}, {results['repeats']} repeats,\n"
+        f"{results['at_once']} runs at once on {results['machine']}, Linux {results['kernel']},\n"
+        f"{versions}; {results['seconds'] / 60:.0f} minutes, load average {min(loads)} to {max(loads)}."
+    )
+
+
+def _spread(fact, runs):
+    """Median and range over the repeats."""
+    values = [run[fact] for run in runs]
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{statistics.median(values):g} ({low} to {high})"
+
+
+def _delay(values):
+    median, p95 = summary(values)
+    return f"{median:.1f} ms (95%: {p95:.1f})"
+
+
+def _got(facts):
+    how = f"gets in after {facts['after_leases']:.1f} leases"
+    return how if facts["next_got_in"] else "never gets in"
+
+
+def _accepted(facts):
+    return "accepted" if facts["late_write_accepted"] else "refused"
+
+
+def _yes(fact):
+    return "yes" if fact else "no"
+
+
+def _table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
