@@ -147,10 +147,11 @@ def eventually():
 # --- several workers (pytest-xdist): a test marked `alone` runs while the others keep still
 
 
-def pytest_itemcollected(item):
-    """One worker runs all of them, and makes the fixtures that they share once."""
-    if _is_alone(item):
-        item.add_marker(pytest.mark.xdist_group("alone"))
+# Their cases share one fixture, which takes many seconds and is made by every worker that runs one of them.
+_ONE_WORKER = {
+    "test_one_holder_one_reply_each_growing_fences_and_nothing_left",
+    "test_the_cost_of_a_waiter_does_not_grow_with_the_number_waiting",
+}
 
 
 @pytest.hookimpl(trylast=True)
@@ -161,6 +162,21 @@ def pytest_collection_modifyitems(items):
 
 def _is_alone(item):
     return item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        """Each test to the next free worker, in order; all cases of a test in _ONE_WORKER to the same."""
+
+        def _split_scope(self, nodeid):
+            test = nodeid.partition("[")[0]
+            return test if test.rpartition("::")[2] in _ONE_WORKER else nodeid
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -408,7 +408,6 @@ def outcomes(tmp_path_factory):
         yield {case: workers.submit(run, *case) for case in CASES}
 
 
-@pytest.mark.xdist_group("world")  # one worker: `outcomes` runs all cases
 @pytest.mark.parametrize(
     ("name", "waiting"), CASES, ids=[f"{name}, {'two wait' if two else 'nobody waits'}" for name, two in CASES]
 )
