@@ -1,0 +1,201 @@
+"""What a lock and a fenced resource may answer, written down a second time and as plainly as can be.
+
+For the checker: `next_states(state, call)` lists the states that the call can lead to from a state if its outcome is the
+recorded one. Times are microseconds.
+"""
+
+from typing import Any, NamedTuple
+
+from .linearizability import BEGINNING, FOREVER_US, UNKNOWN, Zone
+
+# Clocks are read in whole microseconds, on both sides.
+ROUNDING_US = 5
+# A restarted server places a deadline by the wall clock, which is slewed by at most 500 ppm.
+RESTART_BLUR_US = 5_000
+
+
+class Hold(NamedTuple):
+    """Who holds a lock. The fence is None while no reply has told it.
+
+    may_vanish: it was granted to a client that waited and whose connection broke, and the server takes that back.
+    """
+
+    owner: str
+    fence: int | None
+    may_vanish: bool = False
+
+
+# The owner of a hold that a fail-over may have brought back: any of those that the model was given for it, or none.
+SOMEBODY = "somebody of before the fail-over"
+# How long such a hold can last: the longest lease of the workers, and what a replica was behind.
+FORGOTTEN_LEFT_US = 2_000_000
+
+
+class LockState(NamedTuple):
+    """A lock: its hold, the largest fence seen, and the zone of now and of the deadline."""
+
+    hold: Hold | None
+    last: int
+    zone: Zone
+
+    @property
+    def facts(self):
+        """All but the zone."""
+        return self[:2]
+
+
+class Lock:
+    """One lock: acquire, extend, release, check, inspect; a restart that keeps it and one that forgets the last of it.
+
+    forgotten: for each call `forget` (a fail-over without the last writes), by its number, the holds that it can bring back.
+    """
+
+    initial = LockState(None, 0, BEGINNING)
+
+    def __init__(self, forgotten=None):
+        self._forgotten = forgotten or {}
+
+    def next_states(self, state, call):
+        """See the module."""
+        zone = state.zone.later(call)
+        if zone is None:
+            return []
+        return list(getattr(self, f"_{call.kind}")(state._replace(zone=zone), call))
+
+    def _acquire(self, state, call):
+        owner, ttl_ms, wait_ms, retry = call.arguments
+        fence = call.outcome
+        if fence is None:
+            if state.hold and not (retry and state.hold.owner == owner):
+                yield from _live(state)
+            return
+        for free in _ended(state):
+            if fence is UNKNOWN:
+                hold = Hold(owner, None, may_vanish=wait_ms > 0)
+                yield LockState(hold, free.last, free.zone.until(ttl_ms * 1000))
+            elif fence > free.last:
+                yield LockState(Hold(owner, fence), fence, free.zone.until(ttl_ms * 1000))
+        if retry and fence is not UNKNOWN:
+            for held in self._live(state, owner, fence):
+                # The repeated call has it now, so it stands.
+                yield held._replace(hold=held.hold._replace(may_vanish=False))
+
+    def _extend(self, state, call):
+        owner, fence, ttl_ms = call.arguments
+        if call.outcome == 0:
+            yield from self._not_held(state, owner, fence)
+        elif call.outcome is UNKNOWN or call.outcome == ttl_ms:
+            for held in self._live(state, owner, fence):
+                yield held._replace(zone=held.zone.until(ttl_ms * 1000))
+
+    def _release(self, state, call):
+        owner, fence = call.arguments
+        if call.outcome == 0:
+            yield from self._not_held(state, owner, fence)
+        else:
+            for held in self._live(state, owner, fence):
+                yield _free(held)
+
+    def _check(self, state, call):
+        owner, fence = call.arguments
+        if call.outcome == 0:
+            yield from self._not_held(state, owner, fence)
+        elif call.outcome == 1:
+            yield from self._live(state, owner, fence)
+
+    def _inspect(self, state, call):
+        if call.outcome is None:
+            yield from _ended(state)
+        elif call.outcome is not UNKNOWN:
+            owner, fence, left_ms = call.outcome
+            told = self._told(state, owner, fence)
+            zone = told and told.zone.with_left((left_ms - 1) * 1000 - ROUNDING_US, left_ms * 1000 + ROUNDING_US)
+            if zone:
+                yield told._replace(zone=zone)
+
+    def _restart(self, state, _):
+        """The server came back with all that it had answered."""
+        yield state._replace(zone=state.zone.blurred(RESTART_BLUR_US)) if state.hold else state
+
+    def _forget(self, state, call):
+        """The server came back, perhaps without its last writes: with a hold of some moments ago, or none."""
+        yield state._replace(zone=state.zone.blurred(RESTART_BLUR_US)) if state.hold else state
+        zone = state.zone.endless().with_left(-FOREVER_US, FORGOTTEN_LEFT_US)
+        yield LockState(Hold(SOMEBODY, call.arguments[0], may_vanish=True), state.last, zone)
+
+    def _told(self, state, owner, fence):
+        """The state, when its hold can be that of the owner and the fence; the fence is known then."""
+        hold = state.hold
+        if hold is None:
+            return None
+        if hold.owner == owner and hold.fence == fence:
+            return state
+        if hold.owner == owner and hold.fence is None and fence > state.last:
+            return state._replace(hold=hold._replace(fence=fence), last=fence)
+        if hold.owner == SOMEBODY and {(owner, fence), (owner, None)} & self._forgotten[hold.fence]:
+            told = (owner, fence) in self._forgotten[hold.fence]
+            return state._replace(hold=Hold(owner, fence, may_vanish=not told), last=max(state.last, fence))
+        return None
+
+    def _live(self, state, owner, fence):
+        """The state, when its hold can be that of the owner and the fence, and live."""
+        told = self._told(state, owner, fence)
+        return _live(told) if told else ()
+
+    def _not_held(self, state, owner, fence):
+        """The states in which the hold is not that of the owner and the fence."""
+        hold = state.hold
+        if hold is None or hold.owner != owner or hold.fence != fence:
+            yield state
+        if hold is not None:
+            yield from _ended(state)
+
+
+def _live(state):
+    """The part of a state in which the hold is live."""
+    zone = state.zone.with_left(1 - ROUNDING_US, FOREVER_US)
+    if zone:
+        yield state._replace(zone=zone)
+
+
+def _ended(state):
+    """The state with a free lock, as far as the hold can have ended."""
+    if state.hold is None or state.hold.may_vanish:
+        yield _free(state)
+        return
+    zone = state.zone.with_left(-FOREVER_US, ROUNDING_US)
+    if zone:
+        yield _free(state._replace(zone=zone))
+
+
+def _free(state):
+    return LockState(None, state.last, state.zone.endless())
+
+
+class Resource:
+    """A row or a hash with its stamp: claim, update, write (blind), read."""
+
+    class State(NamedTuple):
+        """The stamp, and what is stored."""
+
+        fence: int
+        value: Any
+
+    def __init__(self, value):
+        self.initial = Resource.State(0, value)
+
+    def next_states(self, state, call):
+        """See the module."""
+        if call.kind == "read":
+            return [state] if call.outcome in (UNKNOWN, state.value) else []
+        fence = call.arguments[0]
+        stale, accepted = {"claim": (None, state.value), "update": (False, True), "write": (False, True)}[call.kind]
+        lower = state.fence < fence
+        if call.outcome == "unclaimed":
+            return [state] if lower and call.kind == "update" else []
+        if call.outcome is UNKNOWN or call.outcome != stale:
+            fits = state.fence == fence or (lower and call.kind != "update")
+            right = call.outcome is UNKNOWN or call.outcome == accepted
+            value = state.value if call.kind == "claim" else call.arguments[1]
+            return [Resource.State(fence, value)] if fits and right else []
+        return [state] if state.fence > fence else []

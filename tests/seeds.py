@@ -1,0 +1,11 @@
+"""The seed of what a test does by chance: `SEED=...` from the environment, or a new one. pytest shows it when the test fails."""
+
+import os
+import random
+
+
+def seed():
+    """The seed, and a line that tells how to have it again."""
+    chosen = int(os.environ.get("SEED") or random.randrange(10**6))
+    print(f"to repeat this: SEED={chosen}")
+    return chosen

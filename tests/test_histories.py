@@ -1,0 +1,243 @@
+"""Histories: one order of the calls explains every answer that real servers gave under faults.
+
+What happened is recorded by processes of clients (chaos/worker.py) and judged by a checker that knows nothing of the servers
+(chaos/linearizability.py). First the checker is judged: what is right passes, and each planted violation is found, in written
+histories, in recorded ones that were altered, and on servers that were really broken.
+"""
+
+import dataclasses
+
+import psycopg
+import pytest
+
+from chaos.__main__ import judge
+from chaos.history import EMPTY, History, freeze
+from chaos.linearizability import UNKNOWN, Call, check
+from chaos.models import Lock, Resource
+from chaos.world import FAULTS, KINDS, LOCKS, World, record
+from harness.redis_calls import Line
+from seeds import seed
+
+# --- the checker, on written histories
+
+
+def calls(*lines):
+    """Calls from lines of (client, kind, arguments, invoked ms, returned ms, outcome)."""
+    return [Call(client, kind, arguments, began * 1000, ended * 1000, told) for client, kind, arguments, began, ended, told in lines]
+
+
+def acquire(client, began, ended, fence, *, owner=None, ttl=100, wait=0, retry=False):
+    return (client, "acquire", (owner or client, ttl, wait, retry), began, ended, fence)
+
+
+RIGHT_FOR_A_LOCK = {
+    "one after another": [acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 2, 3, 1), acquire("b", 4, 5, 2)],
+    "busy, then run out": [acquire("a", 0, 1, 1), acquire("b", 50, 51, None), acquire("b", 101, 102, 2)],
+    "the moment of the grant is not known exactly": [acquire("a", 0, 50, 1), acquire("b", 105, 106, 2)],
+    "and may be late": [acquire("a", 0, 50, 1), acquire("b", 149, 150, None)],
+    "extended": [acquire("a", 0, 1, 1), ("a", "extend", ("a", 1, 100), 90, 91, 100), acquire("b", 180, 181, None)],
+    "a lost grant, told again": [acquire("a", 0, 9, UNKNOWN), acquire("a", 10, 11, 1, retry=True), acquire("b", 12, 13, None)],
+    "a lost grant, run out": [acquire("a", 0, 9, UNKNOWN), acquire("b", 10, 11, None), acquire("b", 110, 111, 2)],
+    "a lost grant of one who waited, taken back": [
+        *[acquire("a", 0, 9, UNKNOWN, wait=50), acquire("b", 10, 11, None), acquire("b", 12, 13, 2)]
+    ],
+    "a lost release": [acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 2, 9, UNKNOWN), acquire("b", 10, 11, 2)],
+    "a lost extension": [acquire("a", 0, 1, 1), ("a", "extend", ("a", 1, 300), 90, 95, UNKNOWN), acquire("b", 200, 201, None)],
+    "one who waited gets it at the release": [
+        *[acquire("a", 0, 1, 1), acquire("b", 2, 12, 2, wait=50), ("a", "release", ("a", 1), 10, 11, 1)]
+    ],
+    "asked": [acquire("a", 0, 1, 1), ("b", "inspect", (), 40, 41, ("a", 1, 60)), ("b", "check", ("a", 1), 42, 43, 1)],
+    "a server that restarts keeps it": [
+        *[acquire("a", 0, 1, 1), ("server", "restart", (0,), 10, 40, None), acquire("b", 50, 51, None), acquire("b", 106, 107, 2)]
+    ],
+    "a server that forgets lets two in": [
+        *[acquire("a", 0, 1, 1), ("server", "forget", (0,), 10, 40, None), acquire("b", 50, 51, 2), ("a", "check", ("a", 1), 52, 53, 0)]
+    ],
+    "a server that forgets brings a hold back": [
+        *[acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 8, 9, 1), ("server", "forget", (0,), 10, 40, None)],
+        *[("a", "check", ("a", 1), 50, 51, 1), acquire("b", 52, 53, None), acquire("b", 120, 121, 2)],
+    ],
+}
+
+WRONG_FOR_A_LOCK = {
+    "double grant": [acquire("a", 0, 1, 1), acquire("b", 50, 51, 2)],
+    "double grant just before the end": [acquire("a", 0, 1, 1), acquire("b", 97, 98, 2)],
+    "double grant after an extension": [acquire("a", 0, 1, 1), ("a", "extend", ("a", 1, 100), 90, 91, 100), acquire("b", 150, 151, 2)],
+    "double grant after a restart": [acquire("a", 0, 1, 1), ("server", "restart", (0,), 10, 40, None), acquire("b", 50, 51, 2)],
+    "a fence that goes back": [acquire("a", 0, 1, 7), ("a", "release", ("a", 7), 2, 3, 1), acquire("b", 4, 5, 6)],
+    "a fence that is issued twice": [acquire("a", 0, 1, 7), ("a", "release", ("a", 7), 2, 3, 1), acquire("b", 4, 5, 7)],
+    "a fence that goes back after a fail-over": [acquire("a", 0, 1, 7), ("server", "forget", (0,), 2, 3, None), acquire("b", 4, 5, 6)],
+    "a lease that ends late": [acquire("a", 0, 1, 1), acquire("b", 103, 104, None)],
+    "a free lock that is busy": [acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 2, 3, 1), acquire("b", 4, 5, None)],
+    "a lost grant that was given to two": [
+        *[acquire("a", 0, 9, UNKNOWN), acquire("b", 10, 11, 2), acquire("a", 12, 13, 1, retry=True)]
+    ],
+    "a told grant taken back": [
+        *[acquire("a", 0, 9, UNKNOWN, wait=50), acquire("a", 10, 11, 1, retry=True), acquire("b", 12, 13, 2)]
+    ],
+    "an extension after the end": [acquire("a", 0, 1, 1), ("a", "extend", ("a", 1, 100), 103, 104, 100)],
+    "a release by another": [acquire("a", 0, 1, 1), ("b", "release", ("b", 1), 2, 3, 1)],
+    "an extension that was refused to the holder": [acquire("a", 0, 1, 1), ("a", "extend", ("a", 1, 100), 4, 5, 0)],
+    "a release that changes nothing": [acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 2, 3, 1), ("a", "release", ("a", 1), 4, 5, 1)],
+    "more time left than was granted": [acquire("a", 0, 1, 1), ("b", "inspect", (), 40, 41, ("a", 1, 64))],
+    "a hold that was never granted, after a fail-over": [
+        *[("server", "forget", (0,), 2, 3, None), ("a", "check", ("a", 1), 50, 51, 1)]
+    ],
+    "a lock that stays shut after a fail-over": [
+        *[acquire("a", 0, 1, 1), ("server", "forget", (0,), 10, 40, None), acquire("b", 2100, 2101, None)]
+    ],
+}
+
+RIGHT_FOR_A_ROW = {
+    "claimed, read, written": [("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 3, True), ("b", "read", (), 4, 5, "y")],
+    "claimed away": [("a", "claim", (1,), 0, 1, "x"), ("b", "claim", (2,), 2, 3, "x"), ("a", "update", (1, "y"), 4, 5, False)],
+    "a stale claim": [("b", "claim", (2,), 2, 3, "x"), ("a", "claim", (1,), 4, 5, None)],
+    "at the same time": [("a", "claim", (1,), 0, 1, "x"), ("b", "claim", (2,), 2, 9, "y"), ("a", "update", (1, "y"), 3, 8, True)],
+    "a lost write that happened": [("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 9, UNKNOWN), ("b", "read", (), 10, 11, "y")],
+    "a lost write that did not": [("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 9, UNKNOWN), ("b", "read", (), 10, 11, "x")],
+    "unclaimed": [("a", "update", (1, "y"), 0, 1, "unclaimed"), ("b", "read", (), 2, 3, "x")],
+    "a blind write": [("a", "write", (1, "y"), 0, 1, True), ("b", "write", (3, "z"), 2, 3, True), ("a", "write", (1, "w"), 4, 5, False)],
+}
+
+WRONG_FOR_A_ROW = {
+    "a stale write accepted": [("a", "claim", (1,), 0, 1, "x"), ("b", "claim", (2,), 2, 3, "x"), ("a", "update", (1, "y"), 4, 5, True)],
+    "a lost acknowledged update": [("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 3, True), ("b", "claim", (2,), 4, 5, "x")],
+    "a lost acknowledged update at the end": [
+        *[("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 3, True), ("end", "read", (), 4, 5, "x")]
+    ],
+    "a write that comes later than its call": [
+        *[("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 3, UNKNOWN), ("b", "claim", (2,), 4, 5, "x")],
+        ("b", "read", (), 6, 7, "y"),
+    ],
+    "a refused write that changes something": [
+        *[("b", "claim", (2,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 3, False), ("b", "read", (), 4, 5, "y")]
+    ],
+    "a holder refused": [("a", "claim", (1,), 0, 1, "x"), ("a", "update", (1, "y"), 2, 3, False)],
+    "an update without a claim": [("a", "update", (1, "y"), 2, 3, True)],
+    "a stale blind write accepted": [("a", "write", (2, "y"), 0, 1, True), ("b", "write", (1, "z"), 2, 3, True)],
+    "a claim that goes back": [("b", "claim", (2,), 2, 3, "x"), ("a", "claim", (1,), 4, 5, "x")],
+}
+
+
+def the_lock(history):
+    return Lock({0: {(call.arguments[0], call.outcome) for call in history if call.kind == "acquire"}})
+
+
+@pytest.mark.parametrize("name", RIGHT_FOR_A_LOCK)
+def test_the_checker_explains_a_right_history_of_a_lock(name):
+    history = calls(*RIGHT_FOR_A_LOCK[name])
+    assert not check(history, the_lock(history))
+
+
+@pytest.mark.parametrize("name", WRONG_FOR_A_LOCK)
+def test_the_checker_finds_a_planted_violation_at_a_lock(name):
+    history = calls(*WRONG_FOR_A_LOCK[name])
+    violation = check(history, the_lock(history))
+    assert violation
+    assert violation.call == history[-1]
+
+
+@pytest.mark.parametrize("name", RIGHT_FOR_A_ROW)
+def test_the_checker_explains_a_right_history_of_a_row(name):
+    assert not check(calls(*RIGHT_FOR_A_ROW[name]), Resource("x"))
+
+
+@pytest.mark.parametrize("name", WRONG_FOR_A_ROW)
+def test_the_checker_finds_a_planted_violation_at_a_row(name):
+    history = calls(*WRONG_FOR_A_ROW[name])
+    violation = check(history, Resource("x"))
+    assert violation
+    assert violation.call == history[-1]
+
+
+# --- real servers, under every fault
+
+
+@pytest.fixture(scope="module", params=["restart", "failover"])
+def run(request):
+    """A short run with every fault of its kind at least once."""
+    return record(request.param, seed(), seconds=4, pace_s=(0.02, 0.1))
+
+
+def test_one_order_of_the_calls_explains_every_answer(run):
+    print(run)
+    assert not judge(run)
+
+
+def test_the_recorded_history_is_worth_judging(run):
+    history = run.history
+    assert set(run.faults) == set(FAULTS[run.kind])
+    assert history.unknown() > 0
+    assert history.count("acquire", lambda told: isinstance(told, int)) > 50
+    assert history.count("acquire", lambda told: told is None) > 10
+    assert history.count("update", lambda told: told is True) > 50
+
+
+def altered(history, key, call, **changes):
+    """The history with one call told otherwise."""
+    copy = History()
+    for name, calls in history.calls.items():
+        for one in calls:
+            copy.add(name, dataclasses.replace(one, **changes) if (name, one) == (key, call) else one)
+    return copy
+
+
+def found(history, is_wanted):
+    """A key and a call of it."""
+    return next((key, call) for key, calls in history.calls.items() for call in calls[len(calls) // 3 :] if is_wanted(call))
+
+
+def test_a_violation_planted_into_a_recorded_history_is_found(run):
+    history = run.history
+    assert not history.violations()
+    largest = max(call.outcome for call in history.all() if call.kind == "acquire" and isinstance(call.outcome, int))
+    busy = found(history, lambda call: call.kind == "acquire" and call.outcome is None and not call.arguments[2])
+    granted = found(history, lambda call: call.kind == "acquire" and call.outcome and call.outcome is not UNKNOWN)
+    updated = found(history, lambda call: call.kind == "update" and call.outcome is True)
+    claimed = found(history, lambda call: call.kind == "claim" and call.outcome not in (None, UNKNOWN, freeze(EMPTY)))
+    planted = {
+        "double grant": altered(history, *busy, outcome=largest + 1),
+        "a fence that goes back": altered(history, *granted, outcome=1),
+        "a lost acknowledged update": altered(history, *updated, outcome=False),
+        "a stale read": altered(history, *claimed, outcome=freeze(EMPTY)),
+    }
+    assert {name for name, history in planted.items() if history.violations()} == set(planted)
+
+
+class Broken(World):
+    """Servers whose guarantees somebody breaks behind the clients' backs."""
+
+    def take_the_locks_away(self):
+        with Line(self.redis.port) as line:
+            line.call("DEL", *LOCKS)
+
+    def undo_updates(self):
+        with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
+            connection.execute("UPDATE counters SET value = value - 1 WHERE value > 0")
+
+
+def test_lost_locks_and_undone_updates_of_real_servers_are_found():
+    with Broken("restart", seed()) as world:
+        run = world.record(2, ["take_the_locks_away", "undo_updates"])
+    violations = run.history.violations()
+    print(run, *violations, sep="\n")
+    assert any(told.startswith("lock") for told in violations)
+    assert any(told.startswith("row:") for told in violations)
+
+
+def test_fences_that_start_again_and_workers_that_do_not_fence_are_found():
+    forgetful = {"appendonly": "no"}
+    with World("restart", seed(), stalls=0.3, fenced=False, module_args=("fence-clock", "no"), config=forgetful) as world:
+        run = world.record(2, ["kill_redis"])
+    violations = run.history.violations()
+    print(run, *violations, sep="\n")
+    assert any("issued twice" in told or "went back" in told for told in violations)
+    assert any(told.startswith("row:") for told in violations)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_order_explains_every_answer_of_a_long_run(kind):
+    run = record(kind, seed(), seconds=60)
+    print(run)
+    assert not judge(run)
