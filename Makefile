@@ -54,6 +54,7 @@ help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
 	@echo 'make test        every test: cargo test, then pytest against Redis and PostgreSQL 18 and 15'
 	@echo 'make test-long   the tests that take minutes'
+	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
 	@echo 'make down        stop what `make up` started'
 	@echo 'make build       the Redis module in target/release/libredis_fencelock.so, the extension in target/pg_fence/'
@@ -77,6 +78,13 @@ test: setup-test module drill extensions
 
 test-long: setup-test module drill extensions
 	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m long $(PYTEST_ARGS)
+
+# Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
+.PHONY: lab
+lab: build
+	cd tests && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
+	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/lab/requirements.txt
+	cd tests && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
 
 up: build
 	@$(HARNESS) harness.play up
