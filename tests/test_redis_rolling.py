@@ -313,7 +313,8 @@ def test_servers_that_are_upgraded_one_after_the_other_lose_no_hold_and_no_order
         for client in clients.values():
             assert inspect(client, "kept").hold == (b"A", first)
             # What a full synchronisation takes is not subtracted from what is left.
-            assert LONG_MS - 30_000 < inspect(client, "kept").ttl_ms <= inspect(client, "kept").maxhold_left_ms + 1
+            kept = inspect(client, "kept")
+            assert LONG_MS - 30_000 < kept.ttl_ms <= kept.maxhold_left_ms + 1
         load.assert_fences_grow()
         load.assert_one_holder_at_a_time()
         assert load.lost == []

@@ -418,6 +418,7 @@ def test_one_holder_one_reply_each_growing_fences_and_nothing_left(outcomes, nam
 def warm(server):
     """Lets a server allocate what it keeps for as long as it lives: helpers for a few blocked clients, above all."""
     with Lines(server.port) as lines:
+        lines.control.call("FUNCTION", "FLUSH")
         lines.open().call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS)
         for number in range(10):
             lines.queue("k", f"W{number}", LONG_MS, LONG_MS)
