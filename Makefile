@@ -48,12 +48,13 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long up down install lint purity clean setup-demo setup-test module drill extensions FORCE
+.PHONY: help build demo test test-long test-clients up down install lint purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
 	@echo 'make test        every test: cargo test, then pytest against Redis and PostgreSQL 18 and 15'
 	@echo 'make test-long   the tests that take minutes'
+	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
 	@echo 'make down        stop what `make up` started'
@@ -72,12 +73,18 @@ build: setup-demo module $(call extension,$(MAJOR))
 demo: build
 	@python3 tests/demo.py
 
-test: setup-test module drill extensions
+test: setup-test module drill extensions clients
 	$(CARGO) test $(FLAGS)
 	cd tests && $(CURDIR)/target/venv/bin/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-long: setup-test module drill extensions
 	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m long $(PYTEST_ARGS)
+
+# Gets the runtimes that are missing from Debian's packages; fails where one cannot be had.
+test-clients: setup-test module extensions
+	cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster install
+	cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster build
+	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest test_clients.py $(PYTEST_ARGS)
 
 # Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
 .PHONY: lab
@@ -135,6 +142,8 @@ setup-test:
 
 module: $(MODULE_BUILT)
 drill: $(DRILL)
+clients: setup-test
+	@cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster build
 extensions: $(foreach major,$(MAJORS),$(call extension,$(major)))
 
 # The stamp, not the library, says that the library is the one without the drill.

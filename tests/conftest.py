@@ -15,6 +15,7 @@ import pytest
 import redis
 
 import harness
+from clients import roster
 from harness import PostgresServer, RedisServer, places
 from harness.redis_calls import Lines
 
@@ -196,3 +197,13 @@ def _turn(item):
         if not alone:
             fcntl.flock(door, fcntl.LOCK_UN)
         yield
+
+
+# --- clients: what this machine cannot run is named, not passed over in silence
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for kind in terminalreporter.stats.values() for report in kind]
+    if any(getattr(report, "nodeid", "").startswith("test_clients.py") for report in reports):
+        for runtime, names in roster.absent().items():
+            terminalreporter.write_line(f"NOT RUN: {', '.join(names)}: this machine lacks {runtime.name}")

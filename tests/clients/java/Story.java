@@ -1,0 +1,147 @@
+import java.io.DataInputStream;
+import java.io.EOFException;
+import java.io.IOException;
+import java.net.Socket;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.sql.Connection;
+import java.sql.DriverManager;
+import java.sql.SQLException;
+import java.util.Arrays;
+import java.util.Objects;
+import java.util.OptionalInt;
+import java.util.UUID;
+
+/** The story with JDBC. Debian has no Redis client for Java: this one speaks RESP on a socket, which is all it takes. */
+public class Story {
+    static final String LOCK = "lock:counter";
+    static final int SHORT_MS = 300;
+    static final int LONG_MS = 60_000;
+    static final int WAIT_MS = 10_000;
+
+    public static void main(String[] arguments) throws Exception {
+        try (Worker a = new Worker(); Worker b = new Worker()) {
+            long aFence = a.acquire(SHORT_MS);
+            int aRead = a.claim(aFence).getAsInt();
+
+            // A stalls. B waits in the server's queue until A's lease has run out.
+            long bFence = b.acquire(LONG_MS, "WAIT", WAIT_MS);
+            int bRead = b.claim(bFence).getAsInt();
+
+            // A wakes up and goes on: refused at the row, and its release finds nothing.
+            expect(a.update(aFence, aRead + 1), false);
+            expect(a.claim(aFence), OptionalInt.empty());
+            expect(a.release(aFence), 0L);
+
+            expect(b.update(bFence, bRead + 1), true);
+            expect(b.release(bFence), 1L);
+
+            // A does it again, with a new lease.
+            long again = a.acquire(LONG_MS);
+            expect(b.acquire(LONG_MS), null);
+            try {
+                a.update(again, 9);
+                throw new AssertionError("a write before the claim");
+            } catch (SQLException error) {
+                expect(error.getSQLState(), "LF002");
+            }
+            expect(a.update(again, a.claim(again).getAsInt() + 1), true);
+            expect(a.release(again), 1L);
+
+            try (var row = a.db.createStatement().executeQuery("SELECT value FROM counters WHERE id = 1")) {
+                row.next();
+                System.out.println(aFence + " " + bFence + " " + again + " " + row.getInt(1));
+            }
+        }
+    }
+
+    static void expect(Object seen, Object expected) {
+        if (!Objects.equals(seen, expected)) {
+            throw new AssertionError("expected " + expected + ", saw " + seen);
+        }
+    }
+
+    /** One worker: its own connections, and a new owner for each acquisition. */
+    static class Worker implements AutoCloseable {
+        final Resp redis = new Resp(URI.create(System.getenv("REDIS_URL")));
+        final Connection db;
+        String owner;
+
+        Worker() throws Exception {
+            URI url = URI.create(System.getenv("DATABASE_URL"));
+            String jdbc = "jdbc:postgresql://" + url.getHost() + ":" + url.getPort() + url.getPath();
+            db = DriverManager.getConnection(jdbc + "?user=" + url.getUserInfo());
+        }
+
+        /** The fence; null: busy. */
+        Long acquire(int ttlMs, Object... options) throws IOException {
+            owner = UUID.randomUUID().toString();
+            Object[] call = {"FENCELOCK.ACQUIRE", LOCK, owner, ttlMs, "RETRY"};
+            Object[] whole = Arrays.copyOf(call, call.length + options.length);
+            System.arraycopy(options, 0, whole, call.length, options.length);
+            return redis.call(whole);
+        }
+
+        Long release(long fence) throws IOException {
+            return redis.call("FENCELOCK.RELEASE", LOCK, owner, "FENCE", fence);
+        }
+
+        /** The counter; empty: stale. */
+        OptionalInt claim(long fence) throws SQLException {
+            try (var claim = db.prepareStatement("SELECT value FROM fenced_claim(NULL::counters, ?, ?)")) {
+                claim.setInt(1, 1);
+                claim.setLong(2, fence);
+                var row = claim.executeQuery();
+                return row.next() ? OptionalInt.of(row.getInt(1)) : OptionalInt.empty();
+            }
+        }
+
+        /** Whether it was written; false: stale. */
+        boolean update(long fence, int value) throws SQLException {
+            try (var update = db.prepareStatement("SELECT fenced_update('counters', ?, ?, ?::jsonb)")) {
+                update.setInt(1, 1);
+                update.setLong(2, fence);
+                update.setString(3, "{\"value\": " + value + "}");
+                var row = update.executeQuery();
+                row.next();
+                return row.getBoolean(1);
+            }
+        }
+
+        @Override
+        public void close() throws Exception {
+            redis.socket.close();
+            db.close();
+        }
+    }
+
+    /** As much of the Redis protocol as integers and nulls need. */
+    static class Resp {
+        final Socket socket;
+        final DataInputStream in;
+
+        Resp(URI url) throws IOException {
+            socket = new Socket(url.getHost(), url.getPort());
+            socket.setSoTimeout(WAIT_MS + 5_000);
+            in = new DataInputStream(socket.getInputStream());
+        }
+
+        Long call(Object... words) throws IOException {
+            StringBuilder sent = new StringBuilder("*" + words.length + "\r\n");
+            for (Object word : words) {
+                sent.append("$" + word.toString().length() + "\r\n" + word + "\r\n");
+            }
+            socket.getOutputStream().write(sent.toString().getBytes(StandardCharsets.US_ASCII));
+            @SuppressWarnings("deprecation") // a line of ASCII is what it reads
+            String said = in.readLine();
+            if (said == null) {
+                throw new EOFException("the server closed the connection");
+            }
+            return switch (said.charAt(0)) {
+                case ':' -> Long.valueOf(said.substring(1));
+                case '$' -> null;
+                default -> throw new IOException(said);
+            };
+        }
+    }
+}
