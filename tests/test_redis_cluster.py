@@ -14,7 +14,8 @@ import redis
 from contenders import Contenders
 from harness import eventually
 from harness.redis_calls import Closed, Line, Lines, Refused
-from harness.redis_cluster import RedisCluster, server_version
+from harness.redis_cluster import RedisCluster
+from harness.redis_server import server_version
 from locks import LATE_S, acquire, extend, inspect, release
 
 LONG_MS = 60_000

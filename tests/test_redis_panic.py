@@ -14,13 +14,14 @@ import pytest
 import redis
 
 from harness import ServerFailed, eventually, places
+from harness.redis_server import server_version
 from locks import LATE_S, NO_RETRY, acquire, extend, inspect, release, wait_until_free
 
 SOURCES = places.ROOT / "redis_fencelock" / "src"
 
-# Callbacks that cannot be drilled on Redis 7.0, each with the reason.
+# Callbacks that are not drilled by their names, each with the reason.
 OUT_OF_REACH = {
-    "aux_save_if_any": "Redis calls it from 7.2 on; the same lines as aux_save",
+    "aux_save_if_any": "drilled in place of aux_save where the server, from Redis 7.2 on, calls it",
     "set_fence_clock": "called while the module loads, when no drill can have been ordered",
 }
 
@@ -252,7 +253,9 @@ def free(drill):
 def mem_usage(drill):
     acquire(drill.client, "k", "A", 600_000)
     drill.order()
-    assert drill.client.memory_usage("k") > 0
+    told = drill.client.memory_usage("k")
+    # Valkey tells what the module says of the value, Redis adds the key and its entry.
+    assert told == 0 if server_version()[0] == "Valkey" else told > 0
 
 
 @drills("digest")
@@ -511,6 +514,12 @@ def test_a_panic_in_a_callback_harms_nobody(drill, function):
 
 # --- saving: a file that lacks a lease must not take the place of one that has it
 
+
+def as_called(callback):
+    """The name of the callback that this server calls: 7.0 knows only the older one of two."""
+    return "aux_save_if_any" if callback == "aux_save" and server_version()[1] >= (7, 2) else callback
+
+
 SAVES = {
     "BGSAVE": ({}, lambda client: client.bgsave()),
     "BGREWRITEAOF": (
@@ -535,6 +544,7 @@ def test_a_panic_in_a_child_that_saves_loses_no_lease_at_the_next_start(make_red
     config, save = SAVES[way]
     server = make_redis(config=config, module=places.DRILL_MODULE)
     with redis.Redis(port=server.port, protocol=2, **NO_RETRY) as client:
+        callback = as_called(callback)
         fence = acquire(client, "k", "A", 600_000)
         if not config:
             client.save()
@@ -558,6 +568,7 @@ def test_a_snapshot_of_save_that_panicked_is_refused_at_the_start_and_loses_noth
     """SAVE runs in the server itself, and a module cannot make it fail. What it wrote does not load."""
     server = make_redis(module=places.DRILL_MODULE)
     with redis.Redis(port=server.port, protocol=2, **NO_RETRY) as client:
+        callback = as_called(callback)
         fence = acquire(client, "k", "A", 600_000)
         client.execute_command("FENCELOCK._DRILL", callback)
         try:

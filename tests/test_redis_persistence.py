@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from harness import eventually, places
+from harness.redis_server import server_version
 from locks import FENCE_MAX, LATE_S, NO_RETRY, acquire, extend, inspect, release
 from payloads import prefix, record
 
@@ -255,7 +256,7 @@ def test_the_append_only_file_holds_effects_and_no_command_of_a_user(make_redis,
     assert (written.count(b"FENCELOCK._APPLY"), written.count(b"\r\nDEL\r\n")) == (3, 2)
 
 
-@pytest.mark.parametrize("program", ["redis-check-rdb", "redis-check-aof"])
+@pytest.mark.parametrize("program", ["check-rdb", "check-aof"])
 def test_the_checking_programs_accept_the_files(make_redis, program):
     server = make_redis(config=AOF)
     with connect(server) as client:
@@ -264,11 +265,13 @@ def test_the_checking_programs_accept_the_files(make_redis, program):
         rewrite(client)
         client.save()
     files = {
-        "redis-check-rdb": server.data_dir / "dump.rdb",
-        "redis-check-aof": next((server.data_dir / "appendonlydir").glob("*.manifest")),
+        "check-rdb": server.data_dir / "dump.rdb",
+        "check-aof": next((server.data_dir / "appendonlydir").glob("*.manifest")),
     }
     done = subprocess.run(
-        [places.redis_server().with_name(program), files[program]],
+        # They are the server itself, called by another name.
+        [f"{server_version()[0].lower()}-{program}", files[program]],
+        executable=places.redis_server(),
         env=server._environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -276,6 +279,7 @@ def test_the_checking_programs_accept_the_files(make_redis, program):
         timeout=30,
     )
     assert done.returncode == 0, done.stdout
+    assert "RDB" in done.stdout  # and not the server, which would have started
 
 
 def test_a_snapshot_with_a_lock_that_cannot_be_read_is_refused_and_named(make_redis):

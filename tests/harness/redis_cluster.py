@@ -6,13 +6,11 @@ for what a client sees. Invariant: each node is a RedisServer, with its bounds, 
 
 import contextlib
 import itertools
-import subprocess
 import weakref
 
-from . import places
-from .process import free_port, server_environment
+from .process import free_port
 from .redis_calls import Line, Refused
-from .redis_server import RedisServer
+from .redis_server import RedisServer, server_version
 from .waiting import eventually
 
 SLOTS = 16_384
@@ -27,19 +25,6 @@ _DEFAULTS = {
     "repl-diskless-sync": "no",
     "repl-ping-replica-period": "1",
 }
-
-
-def server_version():
-    """The chosen server's kind and version, for example ("Redis", (7, 0, 15))."""
-    said = subprocess.run(
-        [places.redis_server(), "--version"],
-        env=server_environment(RedisServer(module=None).libraries),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
-    version = said.split(" v=")[1].split()[0]
-    return said.split()[0], tuple(int(part) for part in version.split("."))
 
 
 class ClusterNode(RedisServer):

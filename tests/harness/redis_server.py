@@ -4,6 +4,7 @@ Listens on 127.0.0.1 alone. Its folder (RDB, AOF, log) is its own, and stays acr
 look at what survives. Not a client: `cli` runs redis-cli and returns its text.
 """
 
+import functools
 import signal
 import socket
 import subprocess
@@ -168,6 +169,20 @@ class RedisServer:
 
     def _environment(self):
         return server_environment(self.libraries, self._extra_environment)
+
+
+@functools.cache
+def server_version():
+    """The chosen server's kind and version, for example ("Redis", (7, 0, 15))."""
+    said = subprocess.run(
+        [places.redis_server(), "--version"],
+        env=RedisServer(module=None)._environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    version = said.split(" v=")[1].split()[0]
+    return said.split()[0], tuple(int(part) for part in version.split("."))
 
 
 def _ask(port, command):
