@@ -1,17 +1,15 @@
 """Loads the examples that users copy, from the very files."""
 
-import functools
-import importlib.util
+import importlib
+import sys
 
 from harness import places
 
 EXAMPLES = places.ROOT / "sql" / "examples"
 
 
-@functools.cache
 def example(name):
-    """The module of an example in Python."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The module of an example in Python. They lie in one folder and import each other, as copies in a folder would."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.append(str(EXAMPLES))
+    return importlib.import_module(name)

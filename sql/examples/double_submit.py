@@ -1,0 +1,54 @@
+"""FastAPI: a form that is sent twice makes one order, and both get the same answer.
+
+    CREATE TABLE submits (key text PRIMARY KEY, answer jsonb, fence bigint NOT NULL DEFAULT 0);
+    CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, payment text NOT NULL);
+
+The browser sends a key with each form (a UUID in a hidden field, as the header Idempotency-Key). The second request waits
+in the queue of the first one's lock and finds its answer. Where the work is this one transaction and nothing else, you
+need no lock: the unique key of `submits` does. The lock pays when the work calls somebody else first, as `charge` does.
+"""
+
+import json
+from typing import Annotated
+
+from async_lock import LockBusy, LockLost, fenced_lock
+from fastapi import FastAPI, Header, HTTPException
+from pydantic import BaseModel
+
+CLAIM = "SELECT answer FROM fenced_claim(NULL::submits, $1::text, $2)"
+ANSWER = "SELECT fenced_update('submits', $1::text, $2, $3)"
+
+
+class Order(BaseModel):
+    item: str
+
+
+def make_app(r, pool, charge):
+    """`r`: a redis.asyncio client, `pool`: a pool of asyncpg, `charge(key, order)`: takes the money, once for each key."""
+    app = FastAPI()
+
+    @app.post("/orders")
+    async def submit(order: Order, idempotency_key: Annotated[str, Header()]):
+        try:
+            async with fenced_lock(r, f"submit:{idempotency_key}") as fence:
+                return await once(idempotency_key, fence, order)
+        except (LockBusy, LockLost):
+            raise HTTPException(409, "this order is being worked on: send it again with the same key") from None
+
+    async def once(key, fence, order):
+        async with pool.acquire() as db:
+            await db.execute("INSERT INTO submits (key) VALUES ($1) ON CONFLICT DO NOTHING", key)
+            claimed = await db.fetchrow(CLAIM, key, fence)
+            if claimed is None:
+                raise LockLost(key)
+            if claimed["answer"] is not None:
+                return json.loads(claimed["answer"])
+            payment = await charge(key, order)
+            async with db.transaction():
+                number = await db.fetchval("INSERT INTO orders (item, payment) VALUES ($1, $2) RETURNING id", order.item, payment)
+                answer = {"order": number}
+                if not await db.fetchval(ANSWER, key, fence, json.dumps({"answer": answer})):
+                    raise LockLost(key)  # rolls the order back
+            return answer
+
+    return app
