@@ -11,7 +11,8 @@ WORKERS := -n 4
 # pgrx 0.19 declares rustc 1.96 and builds on 1.95.
 FLAGS := --locked --ignore-rust-version
 
-# The majors to build for: the chosen server's alone, else the fetched ones. The first is the one for the demo.
+# The majors to build for: the chosen server's alone, else the fetched ones (PG_MAJORS='17 16' names others). The first
+# is the one for the demo.
 ifdef PG_CONFIG
 override PG_CONFIG := $(shell command -v $(PG_CONFIG))
 ifeq ($(PG_CONFIG),)
@@ -23,7 +24,9 @@ ifeq ($(MAJORS),)
 $(error PG_CONFIG names a program that is no pg_config)
 endif
 else
-MAJORS := 18 15
+PG_MAJORS ?= 18 15
+MAJORS := $(PG_MAJORS)
+export PG_MAJORS
 endif
 MAJOR := $(firstword $(MAJORS))
 ifdef REDIS_SERVER
@@ -48,12 +51,13 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-clients up down install lint purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients up down install lint purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
 	@echo 'make test        every test: cargo test, then pytest against Redis and PostgreSQL 18 and 15'
 	@echo 'make test-long   the tests that take minutes'
+	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
 	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
@@ -92,6 +96,10 @@ lab: build
 	cd tests && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
 	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/lab/requirements.txt
 	cd tests && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
+
+# Goes on when a cell fails, and fails at the end. Writes tests/matrix/results.json and the table of the README.
+test-matrix: setup-test
+	@PYTHONPATH=tests $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
 
 up: build
 	@$(HARNESS) harness.play up

