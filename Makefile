@@ -156,6 +156,7 @@ extensions: $(foreach major,$(MAJORS),$(call extension,$(major)))
 
 # The stamp, not the library, says that the library is the one without the drill.
 $(MODULE_BUILT): $(MODULE_SOURCES)
+	@echo 'Building the Redis module: a minute or two the first time'
 	$(CARGO) build --release $(FLAGS) -p redis_fencelock
 	@touch $@
 
@@ -168,6 +169,7 @@ $(DRILL): $(MODULE_SOURCES)
 
 define extension_rule
 $(call extension,$(1)): $(EXTENSION_SOURCES) $(TARGET)/pg_fence/$(1)/built-with
+	@echo 'Building the extension for PostgreSQL $(1): a minute or two the first time'
 	env $$$$($(HARNESS) harness.pgrx_environment $(1)) \
 	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
 	@cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@

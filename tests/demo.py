@@ -3,6 +3,9 @@
 Every command is printed and then run by the shell as printed; what it answers is printed as it came. Three acts with
 the same stall: plain SQL, a fence checked only at the write, and claim first. Leases really run out and A's pause is
 real. Ends with status 1 when the story does not come out as it is told.
+
+In a terminal the two workers are drawn side by side as it happens, else it is plain text. A picture of the run is left
+in target/demo.svg, or where the first argument says.
 """
 
 import os
@@ -10,8 +13,11 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from harness import PostgresServer, RedisServer, eventually
+import demo_picture
+import demo_screen
+from harness import PostgresServer, RedisServer, eventually, places
 
 LOCK = "lock:counter"
 # A takes the lock, A reads and B finds it busy within one lease: three commands, 0.1 s on an idle machine.
@@ -22,14 +28,17 @@ STALL_S = 2.0
 B_WAITS_AT_MOST_S = 10
 
 
-def main():
+def main(arguments=()):
     """Tell the story and return the exit status."""
+    picture = Path(arguments[0]) if arguments else places.TARGET / "demo.svg"
     with _Servers() as stage:
-        print("A counter in PostgreSQL, a lock in Redis, and two workers that each add 1. The counter should end at 2.")
-        print(f"A takes the lock for {LEASE_MS} ms and stalls for {STALL_S} s: its lease runs out while it sleeps.")
-        print("A$ and B$ are commands that the two workers really run, here and now, with")
-        print(f"  REDIS_URL={stage.redis.url}")
-        print(f"  DATABASE_URL={stage.postgres.url()}")
+        stage.screen.text(
+            "A counter in PostgreSQL, a lock in Redis, and two workers that each add 1. The counter should end at 2.",
+            f"A takes the lock for {LEASE_MS} ms and stalls for {STALL_S} s: its lease runs out while it sleeps.",
+            "A$ and B$ are commands that the two workers really run, here and now, with",
+            f"  REDIS_URL={stage.redis.url}",
+            f"  DATABASE_URL={stage.postgres.url()}",
+        )
         stage.operator.sql("CREATE EXTENSION pg_fence")
         stage.operator.sql(
             "CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)"
@@ -38,6 +47,8 @@ def main():
         plain_sql(stage)
         check_at_the_write(stage)
         claim_first(stage)
+        picture.write_text(demo_picture.draw(stage.acts))
+        stage.screen.text("", f"A picture of this run: {os.path.relpath(picture)}")
         return verdict(stage)
 
 
@@ -50,10 +61,10 @@ def plain_sql(stage):
     stall = a.stalls()
     b.waits_for_the_lock()
     b_read = b.read()
-    b.sql(f"UPDATE counters SET value = {b_read + 1} WHERE id = 1")
+    b.write(f"UPDATE counters SET value = {b_read + 1} WHERE id = 1", b_read + 1)
     b.release()
     stall.ends()
-    a.sql(f"UPDATE counters SET value = {a_read + 1} WHERE id = 1")
+    a.write(f"UPDATE counters SET value = {a_read + 1} WHERE id = 1", a_read + 1)
     stage.check("A's write is accepted, and only the release tells A that its lease was gone", a.release(), 0)
     stage.ends_at(1, "B's update is lost: A wrote over it what it had read before its stall.")
 
@@ -68,9 +79,9 @@ def check_at_the_write(stage):
     b_fence = b.waits_for_the_lock()
     b_read = b.read()
     stall.ends()
-    accepted_a = a.sql(_checked_update(a_read + 1, a_fence))
+    accepted_a = a.write(_checked_update(a_read + 1, a_fence), a_read + 1)
     stage.say(f"Nobody has written with B's fence yet, so A's older fence {a_fence} still passes. Now B writes:")
-    accepted_b = b.sql(_checked_update(b_read + 1, b_fence))
+    accepted_b = b.write(_checked_update(b_read + 1, b_fence), b_read + 1)
     b.release()
     stage.check("both writes are accepted", (accepted_a, accepted_b), ("UPDATE 1", "UPDATE 1"))
     stage.ends_at(1, "A's update is lost: the check protects the write, not the read before it.")
@@ -99,13 +110,12 @@ def claim_first(stage):
 
 def verdict(stage):
     """Say whether the story held."""
-    print()
     if stage.failures:
-        print("THE STORY DOES NOT HOLD:")
-        for failure in stage.failures:
-            print(f"  {failure}")
+        stage.screen.text("", "THE STORY DOES NOT HOLD:", *(f"  {failure}" for failure in stage.failures))
         return 1
-    print("The story holds: plain SQL ended at 1, the check at the write ended at 1, claim first ended at 2.")
+    stage.screen.text(
+        "", "The story holds: plain SQL ended at 1, the check at the write ended at 1, claim first ended at 2."
+    )
     return 0
 
 
@@ -119,9 +129,10 @@ class _Servers:
     def __enter__(self):
         self.redis = RedisServer().start()
         self.postgres = PostgresServer().start()
+        self.screen = demo_screen.choose()
         self.operator = _Worker(self, "", "")
         self.failures = []
-        self._act = 0
+        self.acts = []
         return self
 
     def __exit__(self, *_):
@@ -130,16 +141,23 @@ class _Servers:
 
     def act(self, title):
         """Begin an act with the counter at 0."""
-        self._act += 1
-        print(f"\n=== {title}\n")
+        self.screen.act(title)
         self.operator.sql("UPDATE counters SET value = 0, fence = 0 WHERE id = 1")
+        self.acts.append(demo_picture.Act(title, LEASE_MS / 1000))
 
     def workers(self):
         """A and B with a fresh owner string each: an owner names one acquisition, not a worker."""
-        return _Worker(self, "A", f"A-{self._act}"), _Worker(self, "B", f"B-{self._act}")
+        self.screen.begin(LEASE_MS / 1000)
+        return _Worker(self, "A", f"A-{len(self.acts)}"), _Worker(self, "B", f"B-{len(self.acts)}")
 
-    def say(self, text):
-        print(f"   ({text})", flush=True)
+    def say(self, text, who=""):
+        self.screen.say(who, text)
+
+    def note(self, who, kind, label="", since=None):
+        """Something that the picture and the timelines show. since: when the command that granted a lease was begun."""
+        if who:
+            self.acts[-1].note(who, kind, label, since)
+            self.screen.note(who, kind, since)
 
     def check(self, claim, seen, expected):
         """Hold what is told against what happened."""
@@ -151,17 +169,18 @@ class _Servers:
 
     def ends_at(self, expected, moral):
         """The end of an act: what the counter holds."""
-        print()
+        self.screen.text("")
         seen = self.operator.read()
+        self.acts[-1].end(seen, moral)
         if seen == expected:
-            print(f"--> Two increments, and the counter is {seen}. {moral}", flush=True)
+            self.screen.text(f"--> Two increments, and the counter is {seen}. {moral}")
         else:
-            self.failures.append(f"the counter of act {self._act}: expected {expected}, saw {seen}")
-            print(f"--> NOT SO: {self.failures[-1]}", flush=True)
+            self.failures.append(f"the counter of act {len(self.acts)}: expected {expected}, saw {seen}")
+            self.screen.text(f"--> NOT SO: {self.failures[-1]}")
 
     def run(self, who, command):
         """Print a command, run exactly that by the shell, print what it says."""
-        print(f"{who}$ {command}", flush=True)
+        self.screen.command(who, command)
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             env=self._environment(),
@@ -171,7 +190,7 @@ class _Servers:
             timeout=60,
         )
         said = done.stdout.rstrip("\n")
-        print("\n".join(f"   {line}".rstrip() for line in said.splitlines()), flush=True)
+        self.screen.reply(who, said)
         if done.returncode != 0:
             self.failures.append(f"`{command}` ended with status {done.returncode}")
         return said
@@ -213,9 +232,11 @@ class _Worker:
         self._acquisitions += 1
         if self._acquisitions > 1:
             self._owner = f"{self._owner}-again"
+        began = time.monotonic()
         fence = _integer(self.redis(self._acquire_command()))
         if fence is None:
             self._stage.failures.append(f"{self._name} did not get the lock")
+        self._note("granted", _short(fence), began)
         return fence
 
     def waits_for_the_lock(self):
@@ -223,22 +244,39 @@ class _Worker:
         if (fence := _integer(self.redis(self._acquire_command()))) is not None:
             self._stage.failures.append(f"{self._name} got the lock while the other's lease was running")
             return fence
-        self._stage.say(f"busy: A's lease is running, so {self._name} tries again and again")
+        self._note("busy")
+        self._stage.say(f"busy: A's lease is running, so {self._name} tries again and again", self._name)
         quiet = self._acquire_command().split()
-        fence = eventually(lambda: _integer(self._stage.redis.cli("--no-raw", *quiet)), within_s=B_WAITS_AT_MOST_S)
-        print(
-            f"{self._name}$ redis-cli --no-raw -u $REDIS_URL {self._acquire_command()}\n   (integer) {fence}",
-            flush=True,
-        )
+
+        def again():
+            self._stage.screen.wait()
+            began = time.monotonic()
+            fence = _integer(self._stage.redis.cli("--no-raw", *quiet))
+            return fence and (fence, began)
+
+        fence, began = eventually(again, within_s=B_WAITS_AT_MOST_S)
+        self._note("granted", _short(fence), began)
+        self._stage.screen.command(self._name, f"redis-cli --no-raw -u $REDIS_URL {self._acquire_command()}")
+        self._stage.screen.reply(self._name, f"(integer) {fence}")
         return fence
 
     def release(self):
         """Give the lock back and return the reply."""
-        return _integer(self.redis(f"FENCELOCK.RELEASE {LOCK} {self._owner}"))
+        released = _integer(self.redis(f"FENCELOCK.RELEASE {LOCK} {self._owner}"))
+        self._note("released" if released else "too late")
+        return released
 
     def read(self):
         """Read the counter without a fence."""
-        return _cell(self.sql("SELECT value FROM counters WHERE id = 1"))
+        value = _cell(self.sql("SELECT value FROM counters WHERE id = 1"))
+        self._note("reads", value)
+        return value
+
+    def write(self, statement, value):
+        """Write the counter by plain SQL, and return what psql says."""
+        said = self.sql(statement)
+        self._note("writes" if said == "UPDATE 1" else "refused", value)
+        return said
 
     def claim(self, fence):
         """Stamp the fence on the row and return the counter; None when a newer fence is there."""
@@ -247,17 +285,26 @@ class _Worker:
         if row is None:
             self._stage.failures.append(f"{self._name} could not claim the row with fence {fence}")
             return 0
+        self._note("claims", row[1])
         return int(row[1])
 
     def update(self, fence, value):
         """Write the counter while the stamp is ours."""
         said = self.sql(f"SELECT fenced_update('counters', 1, {fence}, '{{\"value\": {value}}}')")
-        return {"t": True, "f": False}.get(said.splitlines()[2].strip() if len(said.splitlines()) > 2 else None)
+        written = {"t": True, "f": False}.get(said.splitlines()[2].strip() if len(said.splitlines()) > 2 else None)
+        self._note("writes" if written else "refused", value)
+        return written
 
     def stalls(self):
         """Begin a real pause."""
-        self._stage.say(f"{self._name} stalls for {STALL_S} s: a garbage collection, a throttled CPU, a frozen machine")
+        self._note("stalls")
+        self._stage.say(
+            f"{self._name} stalls for {STALL_S} s: a garbage collection, a throttled CPU, a frozen machine", self._name
+        )
         return _Stall(self._stage, self._name)
+
+    def _note(self, kind, label="", since=None):
+        self._stage.note(self._name, kind, str(label), since)
 
     def _acquire_command(self):
         return f"FENCELOCK.ACQUIRE {LOCK} {self._owner} {LEASE_MS}"
@@ -273,8 +320,16 @@ class _Stall:
 
     def ends(self):
         """Sleep what is left of it."""
-        time.sleep(max(0.0, self._wakes - time.monotonic()))
-        self._stage.say(f"{self._name} wakes up and goes on as if it still held the lock")
+        while (left := self._wakes - time.monotonic()) > 0:
+            self._stage.screen.wait()
+            time.sleep(min(left, demo_screen.FRAME_S))
+        self._stage.note(self._name, "wakes")
+        self._stage.say(f"{self._name} wakes up and goes on as if it still held the lock", self._name)
+
+
+def _short(fence):
+    """The end of a fence, which is where two of one run differ."""
+    return f"…{fence % 10_000:04}" if fence else ""
 
 
 def _integer(said):
@@ -289,4 +344,4 @@ def _cell(said):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

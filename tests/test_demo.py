@@ -1,26 +1,144 @@
-"""`make demo` tells the truth: the story holds, and a story that does not hold is noticed."""
+"""`make demo` tells the truth: the story holds, a story that does not hold is noticed, and the picture is of the run."""
 
+import os
+import pty
 import re
 import subprocess
 import sys
+import threading
+from xml.etree import ElementTree
 
+import pytest
+
+import demo_picture
 from harness import places
+from harness.progress import progress
 
 TESTS = places.ROOT / "tests"
+COMMITTED = TESTS / "demo.svg"
 
 
-def tell(code="import demo, sys; sys.exit(demo.main())"):
-    return subprocess.run([sys.executable, "-c", code], cwd=TESTS, stdout=subprocess.PIPE, text=True, timeout=100)
+def tell(picture, code="pass", output=subprocess.PIPE, **environment):
+    code = f"import demo, sys; {code}; sys.exit(demo.main([{str(picture)!r}]))"
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=TESTS, stdout=output, text=True, timeout=100, env=environment)
 
 
-def test_the_story_holds_and_ends_at_1_1_and_2():
-    told = tell()
+def words(picture):
+    """The labels of a picture, without the numbers of its run."""
+    texts = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    return sorted(re.sub(r"\d+\.\d\d|…\d{4}", "N", text) for text in texts)
+
+
+def test_the_story_holds_and_ends_at_1_1_and_2(tmp_path):
+    told = tell(tmp_path / "demo.svg")
     assert told.returncode == 0, told.stdout
     assert re.findall(r"the counter is (\d)", told.stdout) == ["1", "1", "2"]
     assert told.stdout.rstrip().endswith("claim first ended at 2.")
+    assert "\x1b" not in told.stdout
+    # The picture of the README shows what a run shows today.
+    assert words(tmp_path / "demo.svg") == words(COMMITTED)
 
 
-def test_a_story_that_does_not_hold_is_a_failure():
-    told = tell("import demo, sys; demo._Worker.update = lambda *_: True; sys.exit(demo.main())")
-    assert told.returncode == 1
-    assert "THE STORY DOES NOT HOLD" in told.stdout
+def test_a_story_that_does_not_hold_is_a_failure_in_a_terminal_too(tmp_path):
+    """In a terminal the two workers have a lane each, and a line moves while both wait."""
+    terminal, output = pty.openpty()
+    os.set_inheritable(output, True)
+    told = []
+
+    def run():
+        told.append(
+            tell(
+                tmp_path / "demo.svg",
+                "demo._Worker.update = lambda *_: True",
+                output,
+                COLUMNS="120",
+                TERM="xterm",
+                PYTHONIOENCODING="utf-8",
+            )
+        )
+        os.close(output)
+
+    said = _read_while(run, terminal)
+    assert told[0].returncode == 1
+    assert "THE STORY DOES NOT HOLD" in said
+    rows = [re.sub(r"\x1b\[\d*[mK]", "", line).rstrip() for line in said.splitlines()]
+    # A holds the lease while B asks; then B holds it, and A's has run out.
+    assert any(re.search(r"s █ +\? \(busy: A's lease is running", row) for row in rows)
+    assert any(re.search(r"s ! +█ B\$ psql", row) for row in rows)
+    assert any(re.search(r"s ! \(A wakes up", row) for row in rows)
+    moving = re.findall(r"\r[^\r\n]*lease: (\d\.\d) s left[^\r\n]*asks for the lock", said)
+    assert len(set(moving)) > 5
+
+
+def _read_while(run, terminal):
+    """What a terminal gets while `run` runs in a thread."""
+    thread = threading.Thread(target=run)
+    thread.start()
+    said = b""
+    try:
+        while data := os.read(terminal, 65536):
+            said += data
+    except OSError:  # the other end is closed
+        pass
+    thread.join()
+    os.close(terminal)
+    return said.decode()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that the test moves."""
+
+    class Clock:
+        now = 100.0
+
+        def monotonic(self):
+            return self.now
+
+    moved = Clock()
+    monkeypatch.setattr(demo_picture, "time", moved)
+    return moved
+
+
+def test_the_picture_shows_the_end_of_a_lease_at_its_own_time(clock):
+    act = demo_picture.Act("act", lease_s=1.5)
+    clock.now += 0.25
+    act.note("A", "granted", "…1", since=100.125)
+    clock.now += 3
+    act.note("B", "granted", "…2", since=103.0)
+    assert [(when, who, kind) for when, who, kind, _ in act.events] == [
+        (0.25, "A", "granted"),
+        (1.625, "A", "ran out"),
+        (3.25, "B", "granted"),
+    ]
+
+
+def test_labels_of_one_lane_stay_apart_and_in_order(clock):
+    act = demo_picture.Act("act", lease_s=1.5)
+    for number in range(12):
+        clock.now += 0.001
+        act.note("AAB"[number % 3], "reads", number)
+    places_ = demo_picture._places(act.events)
+    assert places_ == sorted(places_)
+    for lane in "AB":
+        own = [x for x, event in zip(places_, act.events, strict=True) if event[1] == lane]
+        assert all(later - earlier >= demo_picture.SAME_LANE for earlier, later in zip(own, own[1:], strict=False))
+
+
+def test_a_long_step_says_when_it_begins_and_what_it_took(tmp_path, capsys):
+    with progress("fetching", tmp_path):
+        assert capsys.readouterr().out == "fetching\n"
+        (tmp_path / "file").write_bytes(bytes(3_000_000))
+    assert capsys.readouterr().out == "fetching: 0 s, 3 MB\n"
+
+
+def test_a_long_step_counts_in_a_terminal(tmp_path, capsys, monkeypatch, eventually):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr("harness.progress._EVERY_S", 0.01)
+    shown = []
+    with progress("fetching", tmp_path):
+        eventually(lambda: shown.append(capsys.readouterr().out) or len("".join(shown).split("\r")) > 3)
+    assert set("".join(shown).split("\r")) == {"fetching: 0 s, 0 MB", ""}
+    assert capsys.readouterr().out.endswith("fetching: 0 s, 0 MB\n")

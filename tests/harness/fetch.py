@@ -18,6 +18,7 @@ from pathlib import Path
 
 from . import places
 from .process import start_time
+from .progress import progress
 
 # The wheels of each platform, by their hashes, so that what is run is what was once looked at.
 _WHEELS = {
@@ -98,7 +99,6 @@ def _once(name, fetch):
     final = places.SERVERS / name
     if final.exists():
         return
-    print(f"tests/setup: fetching {name}", flush=True)
     for abandoned in places.SERVERS.glob(f".{name}.*"):
         if start_time(int(abandoned.name.rpartition(".")[2])) is None:
             shutil.rmtree(abandoned)
@@ -106,7 +106,8 @@ def _once(name, fetch):
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        fetch(unfinished)
+        with progress(f"tests/setup: fetching {name}", unfinished):
+            fetch(unfinished)
         _readable_by_all(unfinished)
         unfinished.rename(final)
     except OSError:
