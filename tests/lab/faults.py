@@ -5,6 +5,7 @@ into words. Raw commands and plain SQL on redis.asyncio, redis-py and psycopg.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 import time
@@ -19,56 +20,59 @@ from locks import NO_RETRY, acquire, extend, inspect, release
 
 from .updates import TABLE
 
-CLAIM = "SELECT value FROM fenced_claim(NULL::cells, 1, %s)"
-UPDATE = "SELECT fenced_update('cells', 1, %s, jsonb_build_object('value', %s::jsonb))"
+CLAIM = "SELECT value FROM fenced_claim(NULL::cells, %s, %s)"
+UPDATE = "SELECT fenced_update('cells', %s, %s, jsonb_build_object('value', %s::jsonb))"
 
 
 def run(lease_ms=300, short_s=3.0):
-    """All experiments on one pair of servers: {name: facts}. They take some 20 leases, and twice `short_s`."""
+    """All experiments on one pair of servers: {name: facts}. They take some five leases, and twice `short_s`."""
     with contextlib.closing(RedisServer()) as server, contextlib.closing(PostgresServer()) as postgres:
         server.start()
         postgres.start().psql(TABLE)
-        postgres.psql("INSERT INTO cells (id, value) VALUES (1, '0')")
+        postgres.psql("INSERT INTO cells (id, value) SELECT row, '0' FROM generate_series(1, 4) AS row")
         with (
-            redis.Redis(port=server.port, protocol=2, **NO_RETRY) as client,
+            redis.Redis(port=server.port, protocol=2, socket_timeout=None, **NO_RETRY) as client,
             psycopg.connect(postgres.url(), autocommit=True) as db,
+            concurrent.futures.ThreadPoolExecutor(3) as pool,
         ):
+            # At the same time, each with a lock and a row of its own.
+            hung = pool.submit(hung_worker, client, db, 1, lease_ms)
+            ended = pool.submit(hung_worker, client, db, 2, lease_ms, "MAXHOLD", 2 * lease_ms)
+            loop = pool.submit(lambda: asyncio.run(blocked_loop(server.port, client, db, 3, lease_ms)))
             return {
-                "hung worker, renewed": hung_worker(client, db, lease_ms),
-                "hung worker, renewed, MAXHOLD": hung_worker(client, db, lease_ms, "MAXHOLD", 2 * lease_ms),
-                "blocked asyncio loop": asyncio.run(blocked_loop(server.port, client, db, lease_ms)),
+                "hung worker, renewed": hung.result(),
+                "hung worker, renewed, MAXHOLD": ended.result(),
+                "blocked asyncio loop": loop.result(),
                 "two tasks, one owner": asyncio.run(shared_owner(server.port, client)),
                 "two tasks, one owner, RETRY": asyncio.run(shared_owner(server.port, client, "RETRY")),
                 "a successor under the same owner": same_owner_later(client),
-                "lease shorter than the lag": asyncio.run(laggy_loops(server.port, postgres.url(), 20, short_s)),
-                "lease longer than the lag": asyncio.run(laggy_loops(server.port, postgres.url(), 1000, short_s)),
+                "lease shorter than the lag": asyncio.run(laggy_loops(server.port, postgres.url(), 4, 20, short_s)),
+                "lease longer than the lag": asyncio.run(laggy_loops(server.port, postgres.url(), 4, 1000, short_s)),
             }
 
 
-def hung_worker(client, db, lease_ms, *options):
+def hung_worker(client, db, row, lease_ms, *options):
     """A worker hangs for five leases while a thread beside it renews; somebody else tries to get in all the time."""
-    fence = acquire(client, "lock:hung", "hung", lease_ms, *options)
-    (value,) = db.execute(CLAIM, (fence,)).fetchone()
+    lock = f"lock:{row}"
+    fence = acquire(client, lock, "hung", lease_ms, *options)
+    (value,) = db.execute(CLAIM, (row, fence)).fetchone()
     began, over, told = time.monotonic(), threading.Event(), []
 
     def renew():
         while not over.wait(lease_ms / 3000) and (not told or told[-1]):
-            told.append(extend(client, "lock:hung", "hung", lease_ms, fence))
+            told.append(extend(client, lock, "hung", lease_ms, fence))
 
     renewer = threading.Thread(target=renew)
     renewer.start()
-    second = acquire(_patient(client), "lock:hung", "next", 60_000, "WAIT", 5 * lease_ms)
+    second = acquire(client, lock, "next", 60_000, "WAIT", 5 * lease_ms)
     waited_s = time.monotonic() - began
     if second:
-        db.execute(CLAIM, (second,))
+        db.execute(CLAIM, (row, second))
     # The worker hangs for five leases, whoever has the lock.
     time.sleep(max(0.0, began + 5 * lease_ms / 1000 - time.monotonic()))
     over.set()
     renewer.join()
-    (written,) = db.execute(UPDATE, (fence, Jsonb(value + 1))).fetchone()
-    release(client, "lock:hung", "hung", fence)
-    if second:
-        release(client, "lock:hung", "next", second)
+    (written,) = db.execute(UPDATE, (row, fence, Jsonb(value + 1))).fetchone()
     return {
         "lease_ms": lease_ms,
         "next_got_in": second is not None,
@@ -79,29 +83,32 @@ def hung_worker(client, db, lease_ms, *options):
     }
 
 
-async def blocked_loop(port, client, db, lease_ms):
+async def blocked_loop(port, client, db, row, lease_ms):
     """A coroutine blocks its loop for three leases, so the task that renews every third of one gets no turn."""
+    lock = f"lock:{row}"
     async with redis.asyncio.Redis(port=port, protocol=2) as mine:
-        fence = await mine.execute_command("FENCELOCK.ACQUIRE", "lock:loop", "blocked", lease_ms)
-        (value,) = db.execute(CLAIM, (fence,)).fetchone()
-        told = []
+        fence = await mine.execute_command("FENCELOCK.ACQUIRE", lock, "blocked", lease_ms)
+        (value,) = db.execute(CLAIM, (row, fence)).fetchone()
+        told, others = [], []
 
         async def renew():
             while not told or told[-1]:
                 await asyncio.sleep(lease_ms / 3000)
-                told.append(await mine.execute_command("FENCELOCK.EXTEND", "lock:loop", "blocked", lease_ms, "FENCE", fence))
+                told.append(await mine.execute_command("FENCELOCK.EXTEND", lock, "blocked", lease_ms, "FENCE", fence))
+
+        def next_holder():
+            others.append(acquire(client, lock, "next", 60_000, "WAIT", 10_000))
+            db.execute(CLAIM, (row, others[0]))
 
         renewer = asyncio.create_task(renew())
         await asyncio.sleep(2 * lease_ms / 1000)
-        held_before = inspect(client, "lock:loop") is not None
-        renewals = len(told)
-        others = []
+        held_before, renewals = inspect(client, lock) is not None, len(told)
         # Somebody else is no task of this loop.
-        other = threading.Thread(target=lambda: others.append(_next_holder(client, db, "lock:loop")))
+        other = threading.Thread(target=next_holder)
         other.start()
         time.sleep(3 * lease_ms / 1000)
         other.join()
-        (written,) = db.execute(UPDATE, (fence, Jsonb(value + 1))).fetchone()
+        (written,) = db.execute(UPDATE, (row, fence, Jsonb(value + 1))).fetchone()
         await renewer
     return {
         "lease_ms": lease_ms,
@@ -128,7 +135,7 @@ async def shared_owner(port, client, *options):
 def same_owner_later(client):
     """A task outlives its lease; its successor uses the same owner. What the first may do to the second's lease."""
     stale = acquire(client, "lock:same", "one owner", 20)
-    live = acquire(_patient(client), "lock:same", "one owner", 60_000, "WAIT", 10_000)
+    live = acquire(client, "lock:same", "one owner", 60_000, "WAIT", 10_000)
     facts = {
         "extended_with_fence": extend(client, "lock:same", "one owner", 60_000, stale) > 0,
         "released_with_fence": release(client, "lock:same", "one owner", stale) == 1,
@@ -139,11 +146,11 @@ def same_owner_later(client):
     return facts
 
 
-async def laggy_loops(port, dsn, lease_ms, seconds):
+async def laggy_loops(port, dsn, row, lease_ms, seconds):
     """Four tasks add to the row while something blocks their loop 0 to 60 ms again and again."""
     counts = {"sections": 0, "rejected": 0, "late_releases": 0}
     with psycopg.connect(dsn, autocommit=True) as db:
-        db.execute("UPDATE cells SET value = '0'")
+        db.execute("UPDATE cells SET value = '0' WHERE id = %s", (row,))
     ends = time.monotonic() + seconds
 
     async def worker(name):
@@ -158,9 +165,10 @@ async def laggy_loops(port, dsn, lease_ms, seconds):
                 fence = await client.execute_command("FENCELOCK.ACQUIRE", "lock:lag", owner, lease_ms, "WAIT", 1_000)
                 if fence is None:
                     continue
-                row = await (await db.execute(CLAIM, (fence,))).fetchone()
-                await asyncio.sleep(0.005)
-                written = row is not None and (await (await db.execute(UPDATE, (fence, Jsonb(row[0] + 1)))).fetchone())[0]
+                written = None
+                if found := await (await db.execute(CLAIM, (row, fence))).fetchone():
+                    await asyncio.sleep(0.005)
+                    (written,) = await (await db.execute(UPDATE, (row, fence, Jsonb(found[0] + 1)))).fetchone()
                 counts["sections" if written else "rejected"] += 1
                 released = await client.execute_command("FENCELOCK.RELEASE", "lock:lag", owner, "FENCE", fence)
                 counts["late_releases"] += not released
@@ -174,7 +182,7 @@ async def laggy_loops(port, dsn, lease_ms, seconds):
 
     await asyncio.gather(lag(), *(worker(f"task {number}") for number in range(4)))
     with psycopg.connect(dsn, autocommit=True) as db:
-        (final,) = db.execute("SELECT value FROM cells").fetchone()
+        (final,) = db.execute("SELECT value FROM cells WHERE id = %s", (row,)).fetchone()
     return {"lease_ms": lease_ms, "seconds": seconds, **counts, "lost": counts["sections"] - final}
 
 
@@ -209,18 +217,3 @@ def surprises(facts):
         for fact, value in expected.items()
         if facts[name][fact] != value
     ]
-
-
-def _next_holder(client, db, lock):
-    """Another worker's turn: the fence with which it claimed the row, or None."""
-    fence = acquire(_patient(client), lock, "next", 60_000, "WAIT", 10_000)
-    if fence is not None:
-        db.execute(CLAIM, (fence,))
-        release(client, lock, "next", fence)
-    return fence
-
-
-def _patient(client):
-    """A client of the same server that waits for a reply as long as it takes."""
-    port = client.connection_pool.connection_kwargs["port"]
-    return redis.Redis(port=port, protocol=2, socket_timeout=None, **NO_RETRY)

@@ -1,4 +1,4 @@
-"""Tables from results.json; `python -m lab.report` writes them into README.md, between the marks."""
+"""Tables from results.json; `python -m lab.report` writes them into the READMEs, between the marks."""
 
 import json
 import re
@@ -11,21 +11,24 @@ from .updates import MODES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
-README = HERE / "README.md"
+# This folder's and the project's.
+READMES = (HERE / "README.md", HERE.parents[1] / "README.md")
 EXPERIMENTS = ("stalls 0.1%", "stalls 1%", "stalls 5%", "overlap", "set", "failover")
-_MARK = re.compile(r"(<!-- from results.json: (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+_MARK = re.compile(r"(<!-- from results.json: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main():
-    """Write the tables into the README."""
-    README.write_text(filled(README.read_text(), json.loads(RESULTS.read_text())))
+    """Write the tables into the READMEs."""
+    results = json.loads(RESULTS.read_text())
+    for readme in READMES:
+        readme.write_text(filled(readme.read_text(), results))
     return 0
 
 
 def filled(readme, results):
-    """The README with its tables made anew."""
-    tables = {"updates": updates, "delays": delays, "faults": faults, "machine": machine}
-    return _MARK.sub(lambda found: found[1] + tables[found[2]](results) + found[3], readme)
+    """The text with its tables made anew."""
+    tables = {"lost": lost, "updates": updates, "delays": delays, "faults": faults, "machine": machine}
+    return _MARK.sub(lambda found: f"{found[1]}\n{tables[found[2]](results)}\n\n{found[3]}", readme)
 
 
 def text(results):
@@ -47,15 +50,25 @@ def broken_promises(results):
     ]
 
 
+def lost(results):
+    """The lost updates alone, one row for each experiment."""
+    rows = [
+        (experiment, of(results, experiment, "no fence")[0]["sections"])
+        + tuple(_spread("lost", of(results, experiment, mode)) for mode in MODES)
+        for experiment in EXPERIMENTS
+    ]
+    return _table(("experiment", "sections", *(f"lost with {mode}" for mode in MODES)), rows)
+
+
 def updates(results):
     """One row for each experiment and mode."""
     rows = []
     for experiment in EXPERIMENTS:
         for mode in MODES:
-            runs = of(results, experiment, mode)
-            if runs:
-                rows.append((experiment, mode, runs[0]["sections"], *map(_spread, ("stalls", "rejected", "lost"), [runs] * 3)))
-    return _table(("experiment", "mode", "sections", "stalls", "rejected", "lost"), rows)
+            if runs := of(results, experiment, mode):
+                counts = (_spread(fact, runs) for fact in ("stalls", "rejected", "lost"))
+                rows.append((experiment, mode, runs[0]["sections"], *counts, _causes(runs)))
+    return _table(("experiment", "mode", "sections", "stalls", "rejected", "lost", "lost by cause, all runs"), rows)
 
 
 def delays(results):
@@ -123,6 +136,15 @@ def _spread(fact, runs):
     values = [run[fact] for run in runs]
     low, high = min(values), max(values)
     return f"{low}" if low == high else f"{statistics.median(values):g} ({low} to {high})"
+
+
+def _causes(runs):
+    """The causes of all losses of the repeats together."""
+    counts = {}
+    for run in runs:
+        for cause, count in run["causes"].items():
+            counts[cause] = counts.get(cause, 0) + count
+    return ", ".join(f"{cause} {count}" for cause, count in sorted(counts.items()))
 
 
 def _delay(values):

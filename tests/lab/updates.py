@@ -225,10 +225,7 @@ class Cluster:
         return redis.Redis(port=self._primary.port, protocol=2, **NO_RETRY)
 
     def fail_over(self, lease_s, over):
-        """Kill the primary right after a grant that its replica never heard of, and promote that one. Returns when.
-
-        None: the workers were done before.
-        """
+        """Kill the primary right after a grant that its replica never heard of, and promote that one. Returns when."""
         with self.client() as primary, redis.Redis(port=self._replica.port, protocol=2) as replica:
             replica.ping()
             os.kill(self._replica.pid, signal.SIGSTOP)
@@ -237,7 +234,7 @@ class Cluster:
             time.sleep(lease_s)
             known = _fence(primary)
             eventually(lambda: over() or _fence(primary) not in (None, known), within_s=30)
-            at = None if over() else time.time()
+            at = time.time()
             self._primary.kill()
             os.kill(self._replica.pid, signal.SIGCONT)
             replica.replicaof("NO", "ONE")
@@ -271,7 +268,7 @@ def _failovers(job, cluster, working):
     moments = []
     while _go_on(working, job.trouble_every_s):
         moments.append(cluster.fail_over(job.lease_ms / 1000, lambda: _over(working)))
-    return [{"failover": at} for at in moments if at is not None]
+    return [{"failover": at} for at in moments]
 
 
 def _pauses(job, cluster, working):
