@@ -1,26 +1,53 @@
-//! The deadline index over stored values: which lease ends next, and where its key is.
+//! The stored locks and their deadlines: which lease ends next, and where its key is.
 //!
 //! Not a timer: see the reaper. Keys come and go behind its back, so an entry is a hint that is checked before use.
-//! Invariant: every value in the wheel carries the mark of the index, and its handle points back at its entry.
+//! Invariant: every value in the wheel carries the mark of the index.
 
+use fence::lease::Hold;
 use fence::queue::LockName;
-use fence::wheel::{Handle, Wheel};
+use fence::wheel::{Links, Nodes, Slots};
 
+use crate::pool::Pool;
 use crate::value::Value;
 
 pub(crate) struct Index {
-    wheel: Wheel<Value>,
+    slots: Slots,
+    pool: Pool,
     /// Values that have left their key, to be looked at when that is over.
     suspects: Vec<Value>,
+    /// The first of those that nobody uses any more and that are not discarded yet.
+    orphans: Option<Value>,
     /// `databases[n]` is the number under which database n is known here. SWAPDB swaps two entries and no value.
     databases: Vec<u32>,
     /// Some value lives under a name that the index does not know.
     pub has_strays: bool,
 }
 
+/// The values in their places are the nodes of the wheel.
+impl Nodes for Pool {
+    fn due_us(&self, node: u32) -> u64 {
+        Value::at(self.at(node)).due_us()
+    }
+
+    fn links_mut(&mut self, node: u32) -> &mut Links {
+        // SAFETY: the node is a value in the wheel; the links live in its place as long as the pool, which is borrowed.
+        unsafe { &mut *Value::at(self.at(node)).links() }
+    }
+}
+
+/// Orphans discarded with each new value, so that places become free faster than they are taken.
+const ORPHANS_AT_ONCE: usize = 2;
+
 impl Index {
     pub fn new(origin_us: u64) -> Index {
-        Index { wheel: Wheel::new(origin_us), suspects: Vec::new(), databases: Vec::new(), has_strays: false }
+        Index {
+            slots: Slots::new(origin_us),
+            pool: Pool::new(),
+            suspects: Vec::new(),
+            orphans: None,
+            databases: Vec::new(),
+            has_strays: false,
+        }
     }
 
     /// The number under which a database is known here: its own until it is swapped.
@@ -42,49 +69,93 @@ impl Index {
     }
 
     pub fn len(&self) -> usize {
-        self.wheel.len()
+        self.slots.len()
     }
 
     pub fn allocated(&self) -> usize {
-        self.wheel.allocated()
+        self.slots.allocated() + self.pool.allocated()
     }
 
     pub fn next_us(&self) -> Option<u64> {
-        self.wheel.next_us()
+        self.slots.next_us()
     }
 
-    /// Has the value looked at when `due_us` has come.
-    pub fn insert_at(&mut self, due_us: u64, value: Value) {
-        // A full wheel leaves the value out: it is free in time all the same, and its memory comes back when it is touched.
-        if let Some(handle) = self.wheel.insert(due_us, value) {
-            value.enter_index(handle);
+    /// A new value, not indexed yet.
+    pub fn create(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
+        self.discard_orphans(ORPHANS_AT_ONCE);
+        let db = self.known_as(db);
+        Value::create(&mut self.pool, hold, db, key)
+    }
+
+    /// Gives back the place of a value that nobody uses.
+    pub fn discard(&mut self, value: Value) {
+        match value.place() {
+            Some(place) => self.pool.release(place),
+            None => value.free_placeless(),
         }
     }
 
+    /// Discards some of the values that other threads have let go of; false when there are no more.
+    pub fn discard_orphans(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(value) = self.orphans.take().or_else(Value::take_orphans) else { return false };
+            self.orphans = value.next_orphan();
+            self.discard(value);
+        }
+        true
+    }
+
+    pub fn has_orphans(&self) -> bool {
+        self.orphans.is_some() || Value::has_orphans()
+    }
+
+    /// Has the value looked at when `at_us` has come: the time at which it is due, or a later one.
+    pub fn insert_at(&mut self, at_us: u64, value: Value) {
+        // Without a place it is left out: it is free in time all the same, and its memory comes back when it is touched.
+        if let Some(place) = value.place() {
+            value.enter_index();
+            self.slots.link(&mut self.pool, place, at_us);
+        }
+    }
+
+    /// Forgets a value that is in the wheel.
     pub fn remove(&mut self, value: Value) {
-        if let Some(handle) = value.handle() {
-            self.wheel.remove(handle);
-            value.leave_index();
+        if value.is_in_wheel()
+            && let Some(place) = value.place()
+        {
+            self.slots.unlink(&mut self.pool, place);
+            self.leave(value);
         }
     }
 
-    /// Follows a changed deadline.
-    pub fn reschedule(&mut self, due_us: u64, value: Value) {
-        if let Some(handle) = value.handle() {
-            self.wheel.reschedule(handle, due_us);
+    /// Lets go of a value that is not in the wheel: it may be gone after this.
+    pub fn leave(&mut self, value: Value) {
+        if value.leave_index() {
+            self.discard(value);
+        }
+    }
+
+    /// Changes a deadline. A later one costs a store: the wheel finds out when the old time comes.
+    pub fn set_deadline(&mut self, value: Value, deadline_us: u64) {
+        match value.place().filter(|_| value.is_in_wheel() && deadline_us < value.deadline_us()) {
+            None => value.set_deadline(deadline_us),
+            Some(place) => {
+                self.slots.unlink(&mut self.pool, place);
+                value.set_deadline(deadline_us);
+                self.slots.link(&mut self.pool, place, deadline_us);
+            }
         }
     }
 
     /// Whether the index knows the value under this name.
     pub fn knows(&self, value: Value, lock: LockName) -> bool {
-        value.handle().is_some() && value.key() == lock.name && value.db() == self.known_as(lock.db)
+        value.is_in_wheel() && value.key() == lock.name && value.db() == self.known_as(lock.db)
     }
 
-    /// Takes out one value whose time has come. The caller inserts it again or calls `leave_index` when done with it.
+    /// Takes out one value whose time has come. The caller inserts it again or calls `leave` when done with it.
     pub fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<Value> {
-        let value = self.wheel.pop(now_us, budget)?;
-        value.leave_wheel();
-        Some(value)
+        let place = self.slots.pop(&mut self.pool, now_us, budget)?;
+        Some(Value::at(self.pool.at(place)))
     }
 
     /// Notes a value that is leaving its key. The earlier ones have left by now.
@@ -103,7 +174,9 @@ impl Index {
             } else {
                 self.remove(value);
             }
-            value.leave_suspects();
+            if value.leave_suspects() {
+                self.discard(value);
+            }
         }
     }
 
@@ -117,7 +190,7 @@ impl Index {
     /// Some of the values, looking at `most` entries from `from`. Returns them and where to go on.
     pub fn values(&self, from: usize, most: usize) -> (Vec<Value>, Option<usize>) {
         let mut values = Vec::new();
-        let next = self.wheel.visit(from, most, |_, &value| values.push(value));
+        let next = self.visit(from, most, |value| values.push(value));
         (values, next)
     }
 
@@ -128,17 +201,25 @@ impl Index {
     }
 
     fn forget_where(&mut self, from: usize, most: usize, gone: impl Fn(&Value) -> bool) -> (Option<usize>, usize) {
-        let mut found: Vec<Handle> = Vec::new();
-        let next = self.wheel.visit(from, most, |handle, value| {
-            if gone(value) {
-                found.push(handle);
+        let mut found = Vec::new();
+        let next = self.visit(from, most, |value| {
+            if gone(&value) {
+                found.push(value);
             }
         });
-        for &handle in &found {
-            if let Some(value) = self.wheel.remove(handle) {
-                value.leave_index();
-            }
+        for &value in &found {
+            self.remove(value);
         }
         (next, found.len())
+    }
+
+    /// Calls `f` with the values in the wheel, looking at `most` places from `from`. Returns where to go on.
+    fn visit(&self, from: usize, most: usize, mut f: impl FnMut(Value)) -> Option<usize> {
+        self.pool.visit(from, most, |place| {
+            let value = Value::at(place);
+            if value.is_in_wheel() {
+                f(value);
+            }
+        })
     }
 }

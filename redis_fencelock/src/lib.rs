@@ -15,6 +15,7 @@ mod handover;
 mod index;
 mod info;
 mod keyspace;
+mod pool;
 mod reaper;
 mod replication;
 mod resource;

@@ -113,6 +113,9 @@ fn arm_in(after_ms: u64) {
 /// Called by the server's cron: takes over from a timer that is late because the wall clock stepped back.
 pub(crate) fn check_timer() {
     let reaper = &server().reaper;
+    if server().index.borrow().has_orphans() {
+        arm_now();
+    }
     let Some(armed) = reaper.armed.get() else { return };
     if server().steady_us() > armed.due_us.saturating_add(LATE_US) {
         server().detached.get().stop_timer(armed.timer);
@@ -154,6 +157,7 @@ callback! {
         server.reaper.armed.set(None);
         server.index.borrow_mut().settle_suspects();
         sweep();
+        discard_orphans();
         end_waits();
         close_unanswered(ctx);
         server.last_unlinked.take();
@@ -215,7 +219,7 @@ fn write(ctx: Ctx) {
     for_a_slice(|budget| {
         let Some(value) = server.index.borrow_mut().pop(server.steady_us(), budget) else { return false };
         match retire(ctx, value) {
-            Retired::Done => value.leave_index(),
+            Retired::Done => server.index.borrow_mut().leave(value),
             Retired::Later(due_us) => server.index.borrow_mut().insert_at(due_us, value),
         }
         true
@@ -315,6 +319,19 @@ fn with_slot(ctx: Ctx, lock: LockName, act: impl FnOnce(&mut Slot)) {
 enum Retired {
     Done,
     Later(u64),
+}
+
+/// Gives back the places of values that were freed on another thread.
+fn discard_orphans() {
+    for_a_slice(|budget| {
+        if server().index.borrow_mut().discard_orphans(BATCH) {
+            *budget = 0;
+        }
+        false
+    });
+    if server().index.borrow().has_orphans() {
+        arm_in(1);
+    }
 }
 
 /// Removes a lock whose time has come, if its key still holds it, or hands it on.

@@ -163,7 +163,7 @@ impl Server {
     /// Makes a value for the keyspace and indexes it.
     pub fn add(&self, hold: &Hold, arrival: Arrival) -> Value {
         let mut index = self.index.borrow_mut();
-        let value = Value::create(hold, index.known_as(arrival.db), arrival.key);
+        let value = index.create(hold, arrival.db, arrival.key);
         // By its deadline even when that has passed: then the reaper looks at once.
         index.insert_at(hold.lease.deadline_us, value);
         drop(index);
@@ -175,7 +175,7 @@ impl Server {
 
     /// Takes note of a value that leaves its key. Nothing may be written now, so it is looked at in a moment.
     pub fn unlinked(&self, value: Value, lock: LockName) {
-        if value.handle().is_some() {
+        if value.is_in_wheel() {
             let lease = value.lease();
             if lease.ephemeral {
                 self.ephemeral.borrow_mut().unbind(lease.fence);

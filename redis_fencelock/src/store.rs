@@ -95,8 +95,7 @@ impl Slot {
     /// Stores the hold that is there with another deadline.
     pub fn set_deadline(&self, lease: Lease, clocks: Clocks) {
         let Some(value) = self.value else { return };
-        value.set_deadline(lease.deadline_us);
-        server().index.borrow_mut().reschedule(lease.deadline_us, value);
+        server().index.borrow_mut().set_deadline(value, lease.deadline_us);
         reaper::arm(lease.deadline_us);
         handover::look_again(self, self.lock(), clocks.steady_us);
         self.key.clear_expire();

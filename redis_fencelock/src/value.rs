@@ -1,22 +1,23 @@
-//! The stored lock: one allocation with lease, owner and name, shared by the keyspace and the deadline index.
+//! The stored lock: lease, owner and name in one place of the pool, shared by the keyspace and the deadline index.
 //!
-//! No rule of leases: it only keeps one. The last of its users to let go frees it; the keyspace may let go on another
-//! thread, so that mark alone is atomic, and everything else belongs to the main thread.
+//! No rule of leases: it only keeps one. When the last of its users lets go its place is free; the keyspace may let go on
+//! another thread, so that mark alone is atomic, and everything else belongs to the main thread.
 //! Invariant: whoever has its mark set may read the value; nobody else may.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use fence::Fence;
 use fence::codec::{self, Clocks, ENCODED_MAX};
 use fence::lease::{Hold, Lease};
 use fence::queue::LockName;
-use fence::wheel::Handle;
+use fence::wheel::Links;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Io, Name, api, callback, warn};
+use crate::pool::Pool;
 use crate::replication::APPLY;
 use crate::server::{Arrival, server};
 
@@ -38,16 +39,23 @@ const HAS_TERMS: u8 = 16;
 /// It has been counted that the lease ran out.
 const RAN_OUT: u8 = 32;
 
-const NO_HANDLE: u32 = u32::MAX;
+/// The number of the database follows the lengths: it is not 0.
+const HAS_DB: u8 = 64;
 
-/// The fixed part. Behind `marks`, without padding: lengths of owner and key and the database as LEB128, the terms if
-/// flagged, the owner, the key. With a 36-byte owner and a name of 11 bytes that is 79 bytes, just below a size class.
+/// Not a place of the pool, which had no numbers left.
+const NO_PLACE: u32 = u32::MAX;
+
+/// The fixed part. Behind `marks`, without padding: lengths of owner and key as LEB128, the database and the terms if
+/// flagged, the owner, the key. With a 36-byte owner and a name of 11 bytes that is 86 bytes.
 #[repr(C)]
 struct Header {
     fence: u64,
     granted_us: u64,
+    /// Of an orphan: the address of the next.
     deadline_us: u64,
-    handle: u32,
+    /// The number of the place that this is.
+    place: u32,
+    links: Links,
     marks: AtomicU8,
 }
 
@@ -69,40 +77,53 @@ struct Layout {
 
 impl Value {
     /// A new value that belongs to the keyspace.
-    pub fn create(hold: &Hold, db: u32, key: &[u8]) -> Value {
+    pub fn create(pool: &mut Pool, hold: &Hold, db: u32, key: &[u8]) -> Value {
         let lease = &hold.lease;
         let has_terms = lease.limit_us != u64::MAX || lease.delay_us != 0;
         let mut lengths = Lengths { bytes: [0; 3 * LEB128_MAX], used: 0 };
-        for length in [hold.owner.len() as u64, key.len() as u64, u64::from(db)] {
-            lengths.push(length);
+        lengths.push(hold.owner.len() as u64);
+        lengths.push(key.len() as u64);
+        if db != 0 {
+            lengths.push(u64::from(db));
         }
         let mut terms = [0; TERMS];
         terms[..8].copy_from_slice(&lease.limit_us.to_le_bytes());
         terms[8..].copy_from_slice(&lease.delay_us.to_le_bytes());
         let terms = if has_terms { &terms[..] } else { &[] };
         let parts = [&lengths.bytes[..lengths.used], terms, hold.owner, key];
-        let size = TAIL + parts.iter().map(|part| part.len()).sum::<usize>();
+        let size = (TAIL + parts.iter().map(|part| part.len()).sum::<usize>()).max(size_of::<Header>());
+        let marks = IN_KEYSPACE
+            | if has_terms { HAS_TERMS } else { 0 }
+            | if lease.ephemeral { EPHEMERAL } else { 0 }
+            | if db != 0 { HAS_DB } else { 0 };
 
-        // SAFETY: the server's allocator never fails (it ends the server), aligns to 16, and gets at least a header's size;
-        // the parts are written behind the header, inside `size`.
+        let (place, start) = pool.allocate(size).unwrap_or_else(|| {
+            // SAFETY: the server's allocator never fails: it ends the server.
+            (NO_PLACE, unsafe { NonNull::new_unchecked(api!(RedisModule_Alloc)(size).cast()) })
+        });
+        let header = start.cast::<Header>();
+        // SAFETY: `size` bytes are ours, aligned for a header; the parts are written behind it, inside `size`.
         unsafe {
-            let start: *mut u8 = api!(RedisModule_Alloc)(size.max(size_of::<Header>())).cast();
-            let marks =
-                IN_KEYSPACE | if has_terms { HAS_TERMS } else { 0 } | if lease.ephemeral { EPHEMERAL } else { 0 };
-            start.cast::<Header>().write(Header {
+            header.write(Header {
                 fence: lease.fence.get(),
                 granted_us: lease.granted_us,
                 deadline_us: lease.deadline_us,
-                handle: NO_HANDLE,
+                place,
+                links: Links::NONE,
                 marks: AtomicU8::new(marks),
             });
-            let mut to = start.add(TAIL);
+            let mut to = start.as_ptr().add(TAIL);
             for part in parts {
                 ptr::copy_nonoverlapping(part.as_ptr(), to, part.len());
                 to = to.add(part.len());
             }
-            Value(NonNull::new_unchecked(start.cast()))
         }
+        Value(header)
+    }
+
+    /// The value in a place of the pool. Its marks tell whether there is one.
+    pub fn at(place: NonNull<u8>) -> Value {
+        Value(place.cast())
     }
 
     pub fn from_raw(value: *mut c_void) -> Option<Value> {
@@ -147,33 +168,47 @@ impl Value {
         self.layout().db
     }
 
+    pub fn deadline_us(&self) -> u64 {
+        self.header().deadline_us
+    }
+
+    /// To an earlier one only while the value is not in the wheel.
     pub fn set_deadline(self, deadline_us: u64) {
         // SAFETY: alive, and only the main thread writes this field.
         unsafe { (*self.0.as_ptr()).deadline_us = deadline_us }
     }
 
-    pub fn handle(&self) -> Option<Handle> {
-        let handle = self.header().handle;
-        (handle != NO_HANDLE).then(|| Handle::from_bits(handle))
+    /// When something happens to it next: the lease ends or, if that was counted, the delay after it.
+    pub fn due_us(&self) -> u64 {
+        if self.has(RAN_OUT) { self.lease().free_us() } else { self.header().deadline_us }
     }
 
-    /// Notes where the index keeps the value, which it uses from now on.
-    pub fn enter_index(self, handle: Handle) {
+    /// The number of its place in the pool.
+    pub fn place(&self) -> Option<u32> {
+        let place = self.header().place;
+        (place != NO_PLACE).then_some(place)
+    }
+
+    /// Where the wheel keeps its links. For the main thread.
+    pub fn links(&self) -> *mut Links {
+        // SAFETY: alive.
+        unsafe { &raw mut (*self.0.as_ptr()).links }
+    }
+
+    /// Whether the index has an entry for the value.
+    pub fn is_in_wheel(&self) -> bool {
+        self.has(IN_INDEX) && self.header().links.is_linked()
+    }
+
+    /// The index uses the value from now on.
+    pub fn enter_index(self) {
         self.mark(IN_INDEX);
-        // SAFETY: alive, and only the main thread writes this field.
-        unsafe { (*self.0.as_ptr()).handle = handle.to_bits() }
     }
 
-    /// Notes that the index has no entry for the value, which it still uses.
-    pub fn leave_wheel(self) {
-        // SAFETY: alive, and only the main thread writes this field.
-        unsafe { (*self.0.as_ptr()).handle = NO_HANDLE }
-    }
-
-    /// The index uses the value no more: it may be gone after this.
-    pub fn leave_index(self) {
-        self.leave_wheel();
-        self.let_go(IN_INDEX);
+    /// The index uses the value no more. True when nobody does: it is to be discarded then.
+    #[must_use]
+    pub fn leave_index(self) -> bool {
+        self.let_go(IN_INDEX)
     }
 
     /// The list of suspects uses the value from now on; false when it did already.
@@ -181,14 +216,57 @@ impl Value {
         self.mark(IN_SUSPECTS)
     }
 
-    /// The list of suspects uses the value no more: it may be gone after this.
-    pub fn leave_suspects(self) {
-        self.let_go(IN_SUSPECTS);
+    /// The list of suspects uses the value no more. True when nobody does: it is to be discarded then.
+    #[must_use]
+    pub fn leave_suspects(self) -> bool {
+        self.let_go(IN_SUSPECTS)
     }
 
-    /// The keyspace uses the value no more: it may be gone after this.
+    /// The keyspace uses the value no more: it may be gone after this. On any thread.
     pub fn leave_keyspace(self) {
-        self.let_go(IN_KEYSPACE);
+        if !self.let_go(IN_KEYSPACE) {
+            return;
+        }
+        match is_main_thread().then(|| server().index.try_borrow_mut()) {
+            Some(Ok(mut index)) => index.discard(self),
+            _ => self.push_orphan(),
+        }
+    }
+
+    /// Leaves a value that nobody uses to the main thread.
+    fn push_orphan(self) {
+        let mut head = ORPHANS.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: nobody uses the value, so it is ours until it is in the list.
+            unsafe { (*self.0.as_ptr()).deadline_us = head.expose_provenance() as u64 };
+            match ORPHANS.compare_exchange_weak(head, self.0.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Takes over the values that nobody uses any more: the first, which knows the next.
+    pub fn take_orphans() -> Option<Value> {
+        if !Value::has_orphans() {
+            return None;
+        }
+        NonNull::new(ORPHANS.swap(ptr::null_mut(), Ordering::Acquire)).map(Value)
+    }
+
+    pub fn has_orphans() -> bool {
+        !ORPHANS.load(Ordering::Relaxed).is_null()
+    }
+
+    /// The orphan after this one.
+    pub fn next_orphan(&self) -> Option<Value> {
+        NonNull::new(ptr::with_exposed_provenance_mut(self.header().deadline_us as usize)).map(Value)
+    }
+
+    /// Gives the memory back of a value that has no place in the pool.
+    pub fn free_placeless(self) {
+        // SAFETY: nobody uses it any more, and `create` got it from the server's allocator.
+        unsafe { api!(RedisModule_Free)(self.into_raw()) }
     }
 
     /// Notes that the lease ran out; true the first time.
@@ -213,12 +291,10 @@ impl Value {
         self.marks().fetch_or(mark, Ordering::AcqRel) & mark == 0
     }
 
-    fn let_go(self, user: u8) {
+    /// Takes a mark away; true when it was the last of the users.
+    fn let_go(self, user: u8) -> bool {
         let before = self.marks().fetch_and(!user, Ordering::AcqRel);
-        if before & user != 0 && before & USERS & !user == 0 {
-            // SAFETY: the last user has let go, so nobody reads it any more; it came from the server's allocator.
-            unsafe { api!(RedisModule_Free)(self.into_raw()) }
-        }
+        before & user != 0 && before & USERS & !user == 0
     }
 
     /// The one field that another thread may touch, apart from the others that the main thread writes meanwhile.
@@ -246,7 +322,7 @@ impl Value {
         let mut at = TAIL;
         let owner_length = self.leb128(&mut at) as usize;
         let key_length = self.leb128(&mut at) as usize;
-        let db = self.leb128(&mut at) as u32;
+        let db = if self.has(HAS_DB) { self.leb128(&mut at) as u32 } else { 0 };
         let owner = at + if self.has(HAS_TERMS) { TERMS } else { 0 };
         let key = owner + owner_length;
         Layout { db, terms: at, owner, key, end: key + key_length }
@@ -292,6 +368,19 @@ impl Lengths {
     }
 }
 
+/// Values that nobody uses, and whose places only the main thread may give back.
+static ORPHANS: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
+
+static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" {
+    safe fn pthread_self() -> usize;
+}
+
+fn is_main_thread() -> bool {
+    pthread_self() == MAIN_THREAD.load(Ordering::Relaxed)
+}
+
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
 pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
@@ -300,6 +389,7 @@ pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
 
 /// Registers the type; false when the server refuses it.
 pub(crate) fn register(ctx: Ctx) -> bool {
+    MAIN_THREAD.store(pthread_self(), Ordering::Relaxed);
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -394,8 +484,7 @@ callback! {
 callback! {
     fn mem_usage(value: *const c_void) -> usize, else 0;
     {
-        // SAFETY: the value came from the server's allocator.
-        unsafe { api!(RedisModule_MallocSize)(value.cast_mut()) }
+        Value::from_raw(value.cast_mut()).map_or(0, |value| Pool::rounded(value.layout().end))
     }
 }
 

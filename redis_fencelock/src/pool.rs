@@ -1,0 +1,340 @@
+//! Memory for stored locks: places of equal size side by side in pages, each found by a number of 32 bits.
+//!
+//! Not what is in them. The server's allocator rounds such sizes up by a tenth, and a list of 8-byte pointers would cost
+//! as much again. Everything here belongs to the main thread.
+//! Invariant: a place is given out to one at a time and does not move; a page with nothing in it goes back to the server.
+
+use std::alloc::{self, Layout};
+use std::ptr::NonNull;
+
+use fence::wheel::NODES_MAX;
+
+/// Bytes of a page: a size class of the server's allocator.
+const PAGE: usize = 8_192;
+/// Sizes are multiples of this, and so are all addresses.
+const GRAIN: usize = 8;
+/// What is larger has a page of its own size.
+const SHARED_MAX: usize = PAGE / 8;
+const CLASSES: usize = SHARED_MAX / GRAIN + 1;
+/// Bits of a place's number that tell it from the others of its page.
+const PLACE_BITS: u32 = 8;
+const PLACES_MAX: usize = 1 << PLACE_BITS;
+const PAGES_MAX: u32 = NODES_MAX >> PLACE_BITS;
+const _: () = assert!(PLACES_MAX <= NO_PLACE as usize && PAGES_MAX << PLACE_BITS <= NODES_MAX);
+/// Pages with nothing in them that are kept, so that a lock that comes and goes costs no page each time.
+const IDLE_MAX: usize = 4;
+/// A list of pages that is longer goes back to the server with the last place.
+const LIST_KEPT: usize = 64;
+
+const NIL: u32 = u32::MAX;
+const NO_PLACE: u16 = u16::MAX;
+
+/// Places in pages. All memory of a place may be written, but for the free ones.
+pub(crate) struct Pool {
+    pages: Vec<Page>,
+    /// The first of the page numbers that are not in use.
+    unused: u32,
+    /// For each size the first page with a free place.
+    open: [u32; CLASSES],
+    used: usize,
+    idle: usize,
+    bytes: usize,
+}
+
+struct Page {
+    /// `None` while the number is not in use.
+    start: Option<NonNull<u8>>,
+    /// Bytes of a place.
+    size: usize,
+    used: u16,
+    /// The first free place below `fresh`; each holds the number of the next.
+    free: u16,
+    /// The first place that was never given out.
+    fresh: u16,
+    /// Neighbours among the pages of this size with a free place; `next` also among the numbers not in use.
+    prev: u32,
+    next: u32,
+}
+
+impl Page {
+    fn places(&self) -> usize {
+        (PAGE / self.size).clamp(1, PLACES_MAX)
+    }
+
+    fn is_full(&self) -> bool {
+        usize::from(self.used) == self.places()
+    }
+
+    fn bytes(&self) -> usize {
+        self.size.max(PAGE)
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::from_size_align(self.bytes(), GRAIN).unwrap_or_else(|_| unreachable!())
+    }
+}
+
+/// Which of the lists of open pages holds those for this size; 0 when none does.
+fn class_of(size: usize) -> usize {
+    if size <= SHARED_MAX { size / GRAIN } else { 0 }
+}
+
+impl Pool {
+    pub fn new() -> Pool {
+        Pool { pages: Vec::new(), unused: NIL, open: [NIL; CLASSES], used: 0, idle: 0, bytes: 0 }
+    }
+
+    /// How many bytes the pool has allocated.
+    pub fn allocated(&self) -> usize {
+        self.bytes + self.pages.capacity() * size_of::<Page>()
+    }
+
+    /// How many bytes a place of `size` bytes takes.
+    pub fn rounded(size: usize) -> usize {
+        size.next_multiple_of(GRAIN)
+    }
+
+    /// A place of at least `size` bytes, and its number. `None` when there are no more numbers.
+    pub fn allocate(&mut self, size: usize) -> Option<(u32, NonNull<u8>)> {
+        let size = Pool::rounded(size.max(GRAIN));
+        let class = class_of(size);
+        let number = match self.open[class] {
+            NIL => self.add_page(size, class)?,
+            number => number,
+        };
+        let page = &mut self.pages[number as usize];
+        let start = page.start?;
+        if page.used == 0 {
+            self.idle -= 1;
+        }
+        page.used += 1;
+        self.used += 1;
+        // SAFETY: a place of the page is below its end. A free place holds the number of the next one.
+        let (place, at) = unsafe {
+            if page.free == NO_PLACE {
+                page.fresh += 1;
+                (page.fresh - 1, start.add(usize::from(page.fresh - 1) * page.size))
+            } else {
+                let at = start.add(usize::from(page.free) * page.size);
+                (std::mem::replace(&mut page.free, at.cast().read()), at)
+            }
+        };
+        if page.is_full() {
+            self.close(number, class);
+        }
+        Some((number << PLACE_BITS | u32::from(place), at))
+    }
+
+    /// Where a place is that was given out and not released.
+    pub fn at(&self, place: u32) -> NonNull<u8> {
+        let page = &self.pages[(place >> PLACE_BITS) as usize];
+        let start = page.start.unwrap_or(NonNull::dangling());
+        // SAFETY: the place was given out, so the page is there and it is below its end.
+        unsafe { start.add((place as usize % PLACES_MAX) * page.size) }
+    }
+
+    /// Takes a place back that was given out.
+    pub fn release(&mut self, place: u32) {
+        let (number, at) = (place >> PLACE_BITS, self.at(place));
+        let page = &mut self.pages[number as usize];
+        let class = class_of(page.size);
+        // SAFETY: the place was given out and has the size of a GRAIN at least; nobody uses it any more.
+        unsafe { at.cast().write(page.free) };
+        page.free = (place as usize % PLACES_MAX) as u16;
+        let was_full = page.is_full();
+        page.used -= 1;
+        let is_empty = page.used == 0;
+        self.used -= 1;
+        if was_full && class != 0 {
+            self.reopen(number, class);
+        }
+        if is_empty {
+            self.idle += 1;
+            if class == 0 || self.idle > IDLE_MAX {
+                self.remove_page(number, class);
+            }
+        }
+        if self.used == 0 && self.pages.len() > LIST_KEPT {
+            self.give_all_back();
+        }
+    }
+
+    /// Calls `f` with the places that were given out once, which may be free now, from position `from`, at most `most`.
+    /// Returns where to go on, or `None` at the end. A position is the number of a place.
+    pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(NonNull<u8>)) -> Option<usize> {
+        let (mut number, mut place) = (from >> PLACE_BITS, from % PLACES_MAX);
+        let mut left = most;
+        while let Some(page) = self.pages.get(number) {
+            if let Some(start) = page.start {
+                while place < usize::from(page.fresh) {
+                    if left == 0 {
+                        return Some(number << PLACE_BITS | place);
+                    }
+                    left -= 1;
+                    // SAFETY: the place is below the end of the page.
+                    f(unsafe { start.add(place * page.size) });
+                    place += 1;
+                }
+            }
+            (number, place) = (number + 1, 0);
+        }
+        None
+    }
+
+    fn add_page(&mut self, size: usize, class: usize) -> Option<u32> {
+        let number = match self.unused {
+            NIL if self.pages.len() as u32 >= PAGES_MAX => return None,
+            NIL => self.pages.len() as u32,
+            unused => unused,
+        };
+        let mut page = Page { start: None, size, used: 0, free: NO_PLACE, fresh: 0, prev: NIL, next: NIL };
+        // SAFETY: the size is not 0.
+        page.start = NonNull::new(unsafe { alloc::alloc(page.layout()) });
+        if page.start.is_none() {
+            alloc::handle_alloc_error(page.layout());
+        }
+        self.bytes += page.bytes();
+        self.idle += 1;
+        if number as usize == self.pages.len() {
+            self.pages.push(page);
+        } else {
+            self.unused = std::mem::replace(&mut self.pages[number as usize], page).next;
+        }
+        if class != 0 {
+            self.reopen(number, class);
+        }
+        Some(number)
+    }
+
+    /// Gives an empty page back.
+    fn remove_page(&mut self, number: u32, class: usize) {
+        if class != 0 {
+            self.close(number, class);
+        }
+        self.idle -= 1;
+        let page = &mut self.pages[number as usize];
+        self.bytes -= page.bytes();
+        if let Some(start) = page.start.take() {
+            // SAFETY: `add_page` allocated it with this layout, and nothing in it is used any more.
+            unsafe { alloc::dealloc(start.as_ptr(), page.layout()) }
+        }
+        page.next = std::mem::replace(&mut self.unused, number);
+    }
+
+    fn give_all_back(&mut self) {
+        for number in 0..self.pages.len() {
+            let page = &self.pages[number];
+            if page.start.is_some() {
+                self.remove_page(number as u32, class_of(page.size));
+            }
+        }
+        (self.pages, self.unused) = (Vec::new(), NIL);
+    }
+
+    /// Puts a page in front of those with a free place.
+    fn reopen(&mut self, number: u32, class: usize) {
+        let next = std::mem::replace(&mut self.open[class], number);
+        let page = &mut self.pages[number as usize];
+        (page.prev, page.next) = (NIL, next);
+        if next != NIL {
+            self.pages[next as usize].prev = number;
+        }
+    }
+
+    /// Takes a page out of those with a free place.
+    fn close(&mut self, number: u32, class: usize) {
+        if class == 0 {
+            return;
+        }
+        let Page { prev, next, .. } = self.pages[number as usize];
+        match prev {
+            NIL => self.open[class] = next,
+            prev => self.pages[prev as usize].next = next,
+        }
+        if next != NIL {
+            self.pages[next as usize].prev = prev;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes a place and fills it with its number.
+    fn take(pool: &mut Pool, size: usize) -> (u32, usize) {
+        let (place, at) = pool.allocate(size).expect("there are numbers left");
+        assert_eq!(at, pool.at(place));
+        // SAFETY: the place is as large.
+        unsafe { at.write_bytes(place as u8, size) };
+        (place, size)
+    }
+
+    fn is_intact(pool: &Pool, (place, size): (u32, usize)) -> bool {
+        // SAFETY: `take` wrote that many bytes.
+        unsafe { std::slice::from_raw_parts(pool.at(place).as_ptr(), size) }.iter().all(|&byte| byte == place as u8)
+    }
+
+    #[test]
+    fn places_of_all_sizes_come_and_go_and_share_no_byte() {
+        let (mut pool, mut taken, mut random) = (Pool::new(), Vec::new(), 1u64);
+        let mut next = |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) as usize % below
+        };
+        for step in 0..60_000 {
+            // Grows first and shrinks then, so that pages fill up and become empty.
+            if taken.is_empty() || next(100) < if step % 20_000 < 10_000 { 60 } else { 35 } {
+                let size = if next(50) == 0 { next(20_000) } else { 40 + next(10) * 9 };
+                taken.push(take(&mut pool, size));
+            } else {
+                let given = taken.swap_remove(next(taken.len()));
+                assert!(is_intact(&pool, given));
+                pool.release(given.0);
+            }
+            assert_eq!(pool.used, taken.len());
+        }
+        assert!(taken.iter().all(|&given| is_intact(&pool, given)));
+        taken.iter().for_each(|&(place, _)| pool.release(place));
+        assert!(pool.used == 0 && pool.allocated() <= IDLE_MAX * PAGE + LIST_KEPT * size_of::<Page>());
+    }
+
+    #[test]
+    fn a_lock_that_comes_and_goes_takes_no_new_page() {
+        let mut pool = Pool::new();
+        let (first, _) = take(&mut pool, 80);
+        pool.release(first);
+        let bytes = pool.allocated();
+        for _ in 0..1_000 {
+            assert_eq!(take(&mut pool, 80).0, first);
+            pool.release(first);
+        }
+        assert_eq!(pool.allocated(), bytes);
+    }
+
+    #[test]
+    fn memory_follows_what_is_in_use() {
+        let mut pool = Pool::new();
+        let places: Vec<u32> = (0..100_000).map(|_| take(&mut pool, 87).0).collect();
+        assert!(pool.allocated() < 100_000 * 90);
+        places[50_000..].iter().for_each(|&place| pool.release(place));
+        assert!(pool.allocated() < 50_000 * 91);
+        places[..50_000].iter().for_each(|&place| pool.release(place));
+        assert_eq!(pool.allocated(), 0);
+    }
+
+    #[test]
+    fn a_visit_in_steps_sees_every_place_once() {
+        let mut pool = Pool::new();
+        let mut expected: Vec<_> =
+            (0..5_000).map(|i| take(&mut pool, if i % 7 == 0 { 3_000 } else { 40 + i % 64 }).0).collect();
+        let (mut seen, mut from) = (Vec::new(), Some(0));
+        while let Some(position) = from {
+            from = pool.visit(position, 700, |at| seen.push(at));
+        }
+        let mut expected: Vec<_> = expected.drain(..).map(|place| pool.at(place)).collect();
+        expected.sort_unstable();
+        seen.sort_unstable();
+        assert_eq!(seen, expected);
+    }
+}
