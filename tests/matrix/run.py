@@ -1,6 +1,7 @@
 """Runs the suite in the cells and writes down what was seen: `python3 -m matrix.run [CELL...]`, by `make test-matrix`.
 
-One cell after the other, all of them whatever becomes of one. A Redis cell runs every test but those of PostgreSQL
+One cell after the other, all of them whatever becomes of one. What fails among many workers is run once more, alone: a
+bound on time tells of the machine too. What failed the first time only is written down as well. A Redis cell runs every test but those of PostgreSQL
 alone, with PostgreSQL 18; a PostgreSQL cell every test but those of Redis alone, with Redis 7.0. Ends with status 1 if
 a test failed in a cell. A cell whose server cannot be had is "not run".
 """
@@ -65,11 +66,22 @@ def run(cell):
     built = subprocess.run(["make", "setup-test", "module", "drill", "extensions"], cwd=places.ROOT, env=environment)
     if built.returncode != 0:
         return {"result": FAILED, "reason": "the build failed", **facts}
-    report = REPORTS / f"{cell.name}.xml"
+    first = run_suite(cell, environment, "first", "-n", "4")
+    if not first.get("failed"):
+        return {**first, **facts}
+    again = run_suite(cell, environment, "again", "--last-failed")
+    if again["result"] == FAILED:
+        return {**first, "failed": again.get("failed", first["failed"]), **facts}
+    return {**first, "result": PASSED, "failed": [], "failed_once": first["failed"], **facts}
+
+
+def run_suite(cell, environment, name, *arguments):
+    """Run pytest with these arguments, and read its report."""
+    report = REPORTS / f"{cell.name}.{name}.xml"
     report.unlink(missing_ok=True)
-    with open(REPORTS / f"{cell.name}.log", "wb") as log:
-        subprocess.run(pytest_command(cell, report), cwd=TESTS, env=environment, stdout=log, stderr=log)
-    return {**read(report), **facts}
+    with open(report.with_suffix(".log"), "wb") as log:
+        subprocess.run([*pytest_command(cell, report), *arguments], cwd=TESTS, env=environment, stdout=log, stderr=log)
+    return read(report)
 
 
 def version_of(cell):
@@ -104,7 +116,7 @@ def pytest_command(cell, report):
     """The suite for this kind of server."""
     python = places.ROOT / "target" / "venv" / "bin" / "python"
     ignored = [f"--ignore-glob=*/{name}" for name in (*NOT_FOR[cell.kind], *NOT_OF_A_SERVER)]
-    return [python, "-m", "pytest", "-n", "4", f"--junitxml={report}", *ignored]
+    return [python, "-m", "pytest", "-o", f"cache_dir={REPORTS / cell.name}.cache", f"--junitxml={report}", *ignored]
 
 
 def read(report):
@@ -119,7 +131,7 @@ def read(report):
         if case.find("failure") is not None or case.find("error") is not None
     )
     result = PASSED if tests and not sum(bad) else FAILED
-    return {"result": result, "tests": tests - skipped, **({"failed": failed} if failed else {})}
+    return {"result": result, "tests": tests - skipped, "failed": failed}
 
 
 if __name__ == "__main__":
