@@ -10,7 +10,7 @@ use crate::explain::explain;
 use crate::key::Key;
 use crate::passes::OwnPass;
 use crate::patch::Patch;
-use crate::plans::{Connection, Outcome, Values};
+use crate::plans::{self, Outcome, Values};
 use crate::relation::{Column, Table};
 use crate::server;
 use crate::settings;
@@ -46,19 +46,12 @@ pub struct Change<'a> {
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub fn make(&self) -> Result<Option<Outcome>, Refused> {
-        let connection = Connection::open()?;
-        let outcome = self.make_within(&connection)?;
-        connection.close()?;
-        Ok(outcome)
-    }
-
-    fn make_within(&self, connection: &Connection) -> Result<Option<Outcome>, Refused> {
-        let (statement, mut values) = (self.statement(), self.values());
+        let (statement, values) = (self.statement(), self.values());
         let (counted, counted_stale) = stats::counters_of(self.verb);
         let mut stored = None;
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.verb, self.fence_number());
-            let outcome = connection.run(&statement, &mut values)?;
+            let outcome = plans::run(&statement, &values)?;
             let misused = pass.end(outcome.rows);
             match outcome.rows {
                 0 => self.refuse_misuse(misused)?,
@@ -70,7 +63,7 @@ impl Change<'_> {
                 }
                 rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
             }
-            let found = explain(connection, self, &mut values)?;
+            let found = explain(self, &values)?;
             match found.verdict {
                 Verdict::Stale => {
                     self.subject().count_stale(counted_stale, self.fence, found.stored);

@@ -5,7 +5,7 @@
 
 use crate::change::Change;
 use crate::errors::Refused;
-use crate::plans::{Connection, Values};
+use crate::plans::{self, Values};
 use crate::statement::Verb;
 use fence::resource::Verdict;
 
@@ -18,8 +18,8 @@ pub struct Found {
 }
 
 /// Reads the row of a change that reached none; `values` are the change's, the key's first. Errors: there is no such row, or none that the caller may see.
-pub fn explain(connection: &Connection, change: &Change, values: &mut Values) -> Result<Found, Refused> {
-    let outcome = connection.run(&change.statement().plain(Verb::Read), values)?;
+pub fn explain(change: &Change, values: &Values) -> Result<Found, Refused> {
+    let outcome = plans::run(&change.statement().plain(Verb::Read), values)?;
     if outcome.rows == 0 {
         return Err(Refused::NoRow { table: change.table.name.clone(), key: change.key_text() });
     }

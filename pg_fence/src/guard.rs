@@ -11,7 +11,7 @@ use crate::counters::Counter;
 use crate::errors::Refused;
 use crate::key::Key;
 use crate::lock::{LockMode, NamedLock};
-use crate::plans::{Connection, Values};
+use crate::plans::{self, Connection, Values};
 use crate::relation::{Column, Table};
 use crate::reset;
 use crate::server::{self, AsOwner, Value};
@@ -110,26 +110,25 @@ impl Guard {
 
     /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
     fn let_in(&self, fence: Fence) -> Result<(), Refused> {
-        let connection = Connection::open()?;
         self.lock.take(LockMode::Shared);
-        match Entry::of(self.stored(&connection)?, fence) {
-            Entry::Shared => return connection.close(),
+        match Entry::of(self.stored()?, fence) {
+            Entry::Shared => return Ok(()),
             Entry::Stale(stored) => return Err(self.stale(stored, fence)),
             // Not kept while waiting to be alone: two that did so would wait for each other.
             Entry::Alone => self.lock.give_back(LockMode::Shared),
         }
         self.lock.take(LockMode::Alone);
         for _ in 0..MAX_TRIES {
-            let stored = self.stored(&connection)?;
+            let stored = self.stored()?;
             match Entry::of(stored, fence) {
                 Entry::Stale(stored) => return Err(self.stale(stored, fence)),
                 Entry::Shared => {
                     // Another transaction of this fence has stamped meanwhile.
                     self.lock.take(LockMode::Shared);
                     self.lock.give_back(LockMode::Alone);
-                    return connection.close();
+                    return Ok(());
                 }
-                Entry::Alone if self.stamp(&connection, stored, fence)? => return connection.close(),
+                Entry::Alone if self.stamp(stored, fence)? => return Ok(()),
                 Entry::Alone => {}
             }
         }
@@ -139,29 +138,30 @@ impl Guard {
 
     fn reset(&self, new: i64) -> Result<Option<i64>, Refused> {
         self.lock.take(LockMode::Alone);
-        let connection = Connection::open()?;
-        let found = connection.run(&self.statement(Verb::Read)?, &mut self.values())?;
-        connection.close()?;
+        let found = plans::run(&self.statement(Verb::Read)?, &self.values())?;
         if found.rows == 0 {
             return Err(Refused::NoGuard { resource: self.resource.clone() });
         }
         reset::reset(&self.statement(Verb::Lock)?, &self.key, new)
     }
 
-    fn stored(&self, connection: &Connection) -> Result<Option<i64>, Refused> {
-        Ok(connection.run(&self.statement(Verb::Read)?, &mut self.values())?.fence)
+    fn stored(&self) -> Result<Option<i64>, Refused> {
+        Ok(plans::run(&self.statement(Verb::Read)?, &self.values())?.fence)
     }
 
-    fn stamp(&self, connection: &Connection, stored: Option<i64>, fence: Fence) -> Result<bool, Refused> {
+    fn stamp(&self, stored: Option<i64>, fence: Fence) -> Result<bool, Refused> {
         if stored.is_none() {
             let into = text!["INSERT INTO ", self.table.qualified_name(), " (resource, fence) VALUES ($1, $2)"];
             let resource = self.key.values.iter().copied();
             let values: Vec<Value> = resource.chain([bigint(fence)]).collect();
-            return Ok(connection.run_direct(text![into, " ON CONFLICT DO NOTHING"], &values)? == 1);
+            let connection = Connection::open()?;
+            let inserted = connection.run_direct(text![into, " ON CONFLICT DO NOTHING"], &values)?;
+            connection.close()?;
+            return Ok(inserted == 1);
         }
         let mut values = self.values();
         values.push(Some(bigint(fence).datum));
-        Ok(connection.run(&self.statement(Verb::Claim)?, &mut values)?.rows == 1)
+        Ok(plans::run(&self.statement(Verb::Claim)?, &values)?.rows == 1)
     }
 
     fn statement(&self, verb: Verb) -> Result<Statement<'_>, Refused> {

@@ -12,6 +12,7 @@ mod condition;
 mod counters;
 mod direct;
 mod errors;
+mod executor;
 mod explain;
 mod guard;
 mod json;

@@ -5,6 +5,7 @@
 //! plan is freed at the start of a call, never while a callback or an error is under way.
 
 use crate::errors::Refused;
+use crate::executor::{self, Parameters, Wanted};
 use crate::server::MainThread;
 use crate::statement::{Answer, Statement, Verb};
 use crate::text::c_string;
@@ -19,16 +20,17 @@ use std::rc::Rc;
 pub struct Plans(RefCell<BTreeMap<Box<[u32]>, Rc<Plan>>>);
 
 /// A prepared statement.
-pub struct Plan(pg_sys::SPIPlanPtr);
+pub struct Plan {
+    kept: pg_sys::SPIPlanPtr,
+    source: *mut pg_sys::CachedPlanSource,
+    types: Vec<Oid>,
+}
 
 /// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
 pub struct Connection(());
 
-/// The values of a statement's parameters, in order.
-pub struct Values {
-    datums: Vec<Datum>,
-    nulls: Vec<c_char>,
-}
+/// The values of a statement's parameters, in order; `None` is null.
+pub type Values = Vec<Option<Datum>>;
 
 /// What a statement did.
 #[derive(Clone, Copy, Debug)]
@@ -37,19 +39,18 @@ pub struct Outcome {
     pub rows: u64,
     /// The fence that it answered, if it reached one row and [`Statement::answers_fence`].
     pub fence: Option<i64>,
-    /// The row that it answered, if it reached one. It outlives the connection.
+    /// The row that it answered, if it reached one, in the memory context of the call.
     pub row: Option<Datum>,
 }
 
-static DROPPED: MainThread<RefCell<Vec<Plan>>> = MainThread(RefCell::new(Vec::new()));
+static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
 
 /// Frees the plans that were dropped since the last call.
 pub fn free_dropped() {
     loop {
         let Some(plan) = DROPPED.borrow_mut().pop() else { return };
         // SAFETY: the plan was prepared and kept, and nobody holds it any more.
-        unsafe { pg_sys::SPI_freeplan(plan.0) };
-        std::mem::forget(plan);
+        unsafe { pg_sys::SPI_freeplan(plan) };
     }
 }
 
@@ -67,22 +68,7 @@ impl Plans {
 
 impl Drop for Plan {
     fn drop(&mut self) {
-        DROPPED.borrow_mut().push(Plan(self.0));
-    }
-}
-
-impl Values {
-    /// None yet, with room for `count`.
-    pub fn with_capacity(count: usize) -> Values {
-        Values { datums: Vec::with_capacity(count), nulls: Vec::with_capacity(count) }
-    }
-
-    /// Adds a value; `None` is null.
-    pub fn push(&mut self, value: Option<Datum>) {
-        const IS_VALUE: c_char = b' ' as c_char;
-        const IS_NULL: c_char = b'n' as c_char;
-        self.datums.push(value.unwrap_or(Datum::null()));
-        self.nulls.push(if value.is_some() { IS_VALUE } else { IS_NULL });
+        DROPPED.borrow_mut().push(self.kept);
     }
 }
 
@@ -104,52 +90,69 @@ impl Connection {
             code => Err(Refused::Server { function: "SPI_finish", code }),
         }
     }
+}
 
-    /// Runs a statement with values for its parameters: the key's, the fence, the patch's.
-    pub fn run(&self, statement: &Statement, values: &mut Values) -> Result<Outcome, Refused> {
-        let plan = plan(statement)?;
-        let (datums, nulls) = (values.datums.as_mut_ptr(), values.nulls.as_ptr());
-        // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type.
-        let code = unsafe { pg_sys::SPI_execute_plan(plan.0, datums, nulls, READ_WRITE, NO_LIMIT) };
-        if code < 0 {
-            return Err(Refused::Server { function: "SPI_execute_plan", code });
-        }
-        Ok(outcome(statement))
+/// Runs a statement with values for its parameters: the key's, the fence, the patch's.
+pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
+    let plan = plan(statement)?;
+    let answers_fence = statement.answers_fence();
+    let wanted = Wanted {
+        number: answers_fence.then_some(0),
+        value: (statement.answer != Answer::Fence).then_some(usize::from(answers_fence)),
+    };
+    let parameters = Parameters { types: &plan.types, values };
+    // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
+    // answers the fence as a bigint and then the row or a jsonb, where it answers them.
+    let answered = unsafe { executor::run(plan.source, &parameters, wanted) };
+    match answered {
+        Some(answered) => Ok(Outcome::of(answered.rows, answered.number, answered.value)),
+        None => run_rewritten(&plan, values, wanted),
+    }
+}
+
+impl Outcome {
+    /// What a row says counts where it is the only one.
+    fn of(rows: u64, fence: Option<i64>, row: Option<Datum>) -> Outcome {
+        if rows == 1 { Outcome { rows, fence, row } } else { Outcome { rows, fence: None, row: None } }
     }
 }
 
 const READ_WRITE: bool = false;
 const NO_LIMIT: std::ffi::c_long = 0;
+const VARLENA: c_int = -1;
 
-fn outcome(statement: &Statement) -> Outcome {
-    // SAFETY: the statement has just run. Its first row is read only if there is one and it has columns; a row value
-    // is copied to the memory context that outlives the connection.
-    unsafe {
-        let rows = pg_sys::SPI_processed;
-        let mut outcome = Outcome { rows, fence: None, row: None };
-        let table = pg_sys::SPI_tuptable;
-        if rows != 1 || table.is_null() {
-            return outcome;
+/// Runs what a rule has made of a statement: none, several, or a command.
+fn run_rewritten(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome, Refused> {
+    const IS_VALUE: c_char = b' ' as c_char;
+    const IS_NULL: c_char = b'n' as c_char;
+    let mut datums: Vec<Datum> = values.iter().map(|value| value.unwrap_or(Datum::null())).collect();
+    let nulls: Vec<c_char> = values.iter().map(|value| if value.is_some() { IS_VALUE } else { IS_NULL }).collect();
+    let connection = Connection::open()?;
+    // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type. The first row
+    // is read only if there is one and it has columns; a row value is copied to the memory context that outlives the
+    // connection.
+    let outcome = unsafe {
+        let code = pg_sys::SPI_execute_plan(plan.kept, datums.as_mut_ptr(), nulls.as_ptr(), READ_WRITE, NO_LIMIT);
+        if code < 0 {
+            return Err(Refused::Server { function: "SPI_execute_plan", code });
         }
-        let (tuple, descriptor) = (*(*table).vals, (*table).tupdesc);
-        let field = |number| {
+        let (rows, table) = (pg_sys::SPI_processed, pg_sys::SPI_tuptable);
+        let field = |place: usize| {
+            if rows == 0 || table.is_null() {
+                return None;
+            }
             let mut is_null = false;
-            let datum = pg_sys::SPI_getbinval(tuple, descriptor, number, &mut is_null);
+            let number = place as c_int + 1;
+            let datum = pg_sys::SPI_getbinval(*(*table).vals, (*table).tupdesc, number, &mut is_null);
             (!is_null).then_some(datum)
         };
-        let answers_fence = statement.answers_fence();
-        if answers_fence {
-            outcome.fence = field(1).map(|datum| datum.value() as i64);
-        }
-        if statement.answer != Answer::Fence {
-            let row = field(if answers_fence { 2 } else { 1 });
-            outcome.row = row.map(|datum| pg_sys::SPI_datumTransfer(datum, false, VARLENA));
-        }
-        outcome
-    }
+        let fence = wanted.number.and_then(field).map(|datum| datum.value() as i64);
+        let row = wanted.value.and_then(field).map(|datum| pg_sys::SPI_datumTransfer(datum, false, VARLENA));
+        Outcome::of(rows, fence, row)
+    };
+    connection.close()?;
+    Ok(outcome)
 }
-
-const VARLENA: c_int = -1;
 
 fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
     let made_of = made_of(statement);
@@ -185,18 +188,24 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
         false => pg_sys::CURSOR_OPT_GENERIC_PLAN,
     } as c_int;
     let sql = c_string(statement.sql());
+    let connection = Connection::open()?;
     // SAFETY: the text ends with a NUL and has as many parameters as there are types. Once kept, the plan lives until
-    // it is freed.
-    unsafe {
-        let plan = pg_sys::SPI_prepare_cursor(sql.as_ptr(), types.len() as c_int, types.as_mut_ptr(), options);
-        if plan.is_null() {
+    // it is freed, and so does the source of its one statement.
+    let plan = unsafe {
+        let kept = pg_sys::SPI_prepare_cursor(sql.as_ptr(), types.len() as c_int, types.as_mut_ptr(), options);
+        if kept.is_null() {
             return Err(Refused::Server { function: "SPI_prepare", code: pg_sys::SPI_result });
         }
-        match pg_sys::SPI_keepplan(plan) {
-            0 => Ok(Plan(plan)),
-            code => Err(Refused::Server { function: "SPI_keepplan", code }),
+        match pg_sys::SPI_keepplan(kept) {
+            0 => {
+                let sources = pg_sys::SPI_plan_get_plan_sources(kept);
+                Plan { kept, source: (*(*sources).elements).ptr_value.cast(), types }
+            }
+            code => return Err(Refused::Server { function: "SPI_keepplan", code }),
         }
-    }
+    };
+    connection.close()?;
+    Ok(plan)
 }
 
 impl Statement<'_> {

@@ -5,7 +5,7 @@ use crate::change::accepted_fence;
 use crate::errors::Refused;
 use crate::key::Key;
 use crate::passes::OwnPass;
-use crate::plans::{Connection, Values};
+use crate::plans::{self, Values};
 use crate::relation::Table;
 use crate::server;
 use crate::statement::{Answer, Statement, Verb};
@@ -38,11 +38,10 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
     let table = lock.table;
     let mut values = Values::with_capacity(key.values.len() + 1);
     key.values.iter().for_each(|value| values.push(Some(value.datum)));
-    let connection = Connection::open()?;
-    let found = connection.run(lock, &mut values)?;
+    let found = plans::run(lock, &values)?;
     values.push(Some(Datum::from(new)));
     let pass = OwnPass::new(Verb::Reset, new);
-    let written = connection.run(&lock.plain(Verb::Reset), &mut values)?;
+    let written = plans::run(&lock.plain(Verb::Reset), &values)?;
     let misused = pass.end(written.rows);
     let key_text = || key.text(table);
     match (found.rows, written.rows) {
@@ -65,7 +64,6 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
         }
         _ => return Err(Refused::NoRow { table: table.name.clone(), key: key_text() }),
     }
-    connection.close()?;
     log(table, key, found.fence, new);
     Ok(found.fence)
 }

@@ -1,0 +1,260 @@
+//! Runs a kept plan by the server's executor: with all its checks, triggers and policies, as any statement.
+//!
+//! As the server's programming interface for SQL (SPI) runs a statement that may write, but without what that does for
+//! the general case, memory contexts of its own and a table of rows: here the answer is one row at most. Invariants: a
+//! plan of more or less than one statement, which a rule can make, is not run; every call into the server is under one
+//! guard, so nothing in there may have a destructor.
+
+use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
+use std::ffi::{c_char, c_int, c_void};
+
+/// What a plan is run with.
+pub struct Parameters<'a> {
+    /// The type of each parameter.
+    pub types: &'a [Oid],
+    /// The values, at least as many.
+    pub values: &'a [Option<Datum>],
+}
+
+/// The fields of the one row of an answer that are looked at, by their place, from 0.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// A bigint.
+    pub number: Option<usize>,
+    /// A value of a type of variable length.
+    pub value: Option<usize>,
+}
+
+/// What a plan answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// How many rows it reached.
+    pub rows: u64,
+    /// The number of the first row.
+    pub number: Option<i64>,
+    /// The value of the first row, in the memory context of the caller.
+    pub value: Option<Datum>,
+}
+
+/// Runs a plan. `None` when a rule made something else of it than one statement.
+///
+/// # Safety
+///
+/// The source is that of a kept plan with parameters of these types, each value is of its type, and what is wanted is
+/// there in the rows that the plan answers.
+pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters, wanted: Wanted) -> Option<Answered> {
+    let (types, values) = (parameters.types, parameters.values);
+    // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
+    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted)) }
+}
+
+/// The server's functions without the guard that `pg_sys` puts around each.
+mod raw {
+    use pgrx::pg_sys::*;
+    use std::ffi::{c_char, c_int};
+
+    unsafe extern "C-unwind" {
+        pub fn CommandCounterIncrement();
+        pub fn CreateQueryDesc(
+            plan: *mut PlannedStmt,
+            text: *const c_char,
+            snapshot: Snapshot,
+            crosscheck: Snapshot,
+            receiver: *mut DestReceiver,
+            parameters: ParamListInfo,
+            environment: *mut QueryEnvironment,
+            instrument: c_int,
+        ) -> *mut QueryDesc;
+        pub fn EnsurePortalSnapshotExists();
+        pub fn ExecutorEnd(query: *mut QueryDesc);
+        pub fn ExecutorFinish(query: *mut QueryDesc);
+        #[cfg(any(feature = "pg18", feature = "pg19"))]
+        pub fn ExecutorRun(query: *mut QueryDesc, direction: ScanDirection::Type, count: u64);
+        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+        pub fn ExecutorRun(query: *mut QueryDesc, direction: ScanDirection::Type, count: u64, once: bool);
+        pub fn ExecutorStart(query: *mut QueryDesc, flags: c_int);
+        pub fn FreeQueryDesc(query: *mut QueryDesc);
+        pub fn GetActiveSnapshot() -> Snapshot;
+        pub fn GetCachedPlan(
+            source: *mut CachedPlanSource,
+            parameters: ParamListInfo,
+            owner: ResourceOwner,
+            environment: *mut QueryEnvironment,
+        ) -> *mut CachedPlan;
+        pub fn GetTransactionSnapshot() -> Snapshot;
+        pub fn PopActiveSnapshot();
+        pub fn PushActiveSnapshot(snapshot: Snapshot);
+        pub fn ReleaseCachedPlan(plan: *mut CachedPlan, owner: ResourceOwner);
+        pub fn datumCopy(value: Datum, by_value: bool, length: c_int) -> Datum;
+        pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
+        pub fn makeParamList(count: c_int) -> ParamListInfo;
+        pub fn pfree(pointer: *mut std::ffi::c_void);
+        pub fn set_errcontext_domain(domain: *const c_char) -> c_int;
+        pub fn slot_getsomeattrs_int(slot: *mut TupleTableSlot, count: c_int);
+    }
+}
+
+unsafe fn run_unguarded(
+    source: *mut pg_sys::CachedPlanSource,
+    types: &[Oid],
+    values: &[Option<Datum>],
+    wanted: Wanted,
+) -> Option<Answered> {
+    let no_environment = std::ptr::null_mut();
+    // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends this.
+    unsafe {
+        let text = (*source).query_string;
+        let mut tells = pg_sys::ErrorContextCallback {
+            previous: pg_sys::error_context_stack,
+            callback: Some(tell_statement),
+            arg: text.cast_mut().cast(),
+        };
+        pg_sys::error_context_stack = &mut tells;
+        let parameters = parameter_list(types, values);
+        let owner = pg_sys::CurrentResourceOwner;
+        let plan = raw::GetCachedPlan(source, parameters, owner, no_environment);
+        let answered = only_statement(plan).map(|statement| {
+            raw::EnsurePortalSnapshotExists();
+            // The statement sees what the transaction has done so far.
+            raw::CommandCounterIncrement();
+            raw::PushActiveSnapshot(raw::GetTransactionSnapshot());
+            let answered = execute(statement, text, parameters, wanted);
+            // And the next one sees what this has done.
+            raw::CommandCounterIncrement();
+            raw::PopActiveSnapshot();
+            answered
+        });
+        raw::ReleaseCachedPlan(plan, owner);
+        raw::pfree(parameters.cast());
+        pg_sys::error_context_stack = tells.previous;
+        answered
+    }
+}
+
+unsafe fn execute(
+    statement: *mut pg_sys::PlannedStmt,
+    text: *const c_char,
+    parameters: pg_sys::ParamListInfo,
+    wanted: Wanted,
+) -> Answered {
+    const NO_FLAGS: c_int = 0;
+    const NO_LIMIT: u64 = 0;
+    let forward = pg_sys::ScanDirection::ForwardScanDirection;
+    // SAFETY: see `run`; a snapshot is active. The receiver outlives the execution.
+    unsafe {
+        let mut receiver = Receiver::new(wanted);
+        let query = raw::CreateQueryDesc(
+            statement,
+            text,
+            raw::GetActiveSnapshot(),
+            std::ptr::null_mut(),
+            (&raw mut receiver).cast(),
+            parameters,
+            std::ptr::null_mut(),
+            NO_FLAGS,
+        );
+        raw::ExecutorStart(query, NO_FLAGS);
+        #[cfg(any(feature = "pg18", feature = "pg19"))]
+        raw::ExecutorRun(query, forward, NO_LIMIT);
+        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+        raw::ExecutorRun(query, forward, NO_LIMIT, true);
+        let rows = (*(*query).estate).es_processed;
+        raw::ExecutorFinish(query);
+        raw::ExecutorEnd(query);
+        raw::FreeQueryDesc(query);
+        Answered { rows, ..receiver.answered }
+    }
+}
+
+unsafe fn only_statement(plan: *mut pg_sys::CachedPlan) -> Option<*mut pg_sys::PlannedStmt> {
+    // SAFETY: the list of a plan holds planned statements, and is null when it is empty.
+    unsafe {
+        let list = (*plan).stmt_list;
+        if list.is_null() || (*list).length != 1 {
+            return None;
+        }
+        let statement = (*(*list).elements).ptr_value.cast::<pg_sys::PlannedStmt>();
+        (*statement).utilityStmt.is_null().then_some(statement)
+    }
+}
+
+unsafe fn parameter_list(types: &[Oid], values: &[Option<Datum>]) -> pg_sys::ParamListInfo {
+    // SAFETY: the list has room for as many parameters as it is made for.
+    unsafe {
+        let list = raw::makeParamList(types.len() as c_int);
+        for (n, (&ptype, value)) in types.iter().zip(values).enumerate() {
+            *(*list).params.as_mut_ptr().add(n) = pg_sys::ParamExternData {
+                value: value.unwrap_or(Datum::null()),
+                isnull: value.is_none(),
+                // A plan for these values alone may use them.
+                pflags: pg_sys::PARAM_FLAG_CONST as u16,
+                ptype,
+            };
+        }
+        list
+    }
+}
+
+/// Adds the statement to an error's context, as the server does where a function runs SQL.
+unsafe extern "C-unwind" fn tell_statement(text: *mut c_void) {
+    // SAFETY: called while an error is made, with the text of the statement that runs.
+    unsafe {
+        raw::set_errcontext_domain(std::ptr::null());
+        raw::errcontext_msg(c"SQL statement \"%s\"".as_ptr(), text);
+    }
+}
+
+/// Takes the first row of an answer.
+#[repr(C)]
+struct Receiver {
+    head: pg_sys::DestReceiver,
+    wanted: Wanted,
+    context: pg_sys::MemoryContext,
+    is_first: bool,
+    answered: Answered,
+}
+
+impl Receiver {
+    fn new(wanted: Wanted) -> Receiver {
+        let head = pg_sys::DestReceiver {
+            receiveSlot: Some(receive),
+            rStartup: Some(start),
+            rShutdown: Some(end),
+            rDestroy: Some(end),
+            mydest: pg_sys::CommandDest::DestNone,
+        };
+        // SAFETY: reading a variable of the backend.
+        let context = unsafe { pg_sys::CurrentMemoryContext };
+        Receiver { head, wanted, context, is_first: true, answered: Answered { rows: 0, number: None, value: None } }
+    }
+}
+
+unsafe extern "C-unwind" fn start(_receiver: *mut pg_sys::DestReceiver, _operation: c_int, _row: pg_sys::TupleDesc) {}
+
+unsafe extern "C-unwind" fn end(_receiver: *mut pg_sys::DestReceiver) {}
+
+unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver: *mut pg_sys::DestReceiver) -> bool {
+    const GO_ON: bool = true;
+    const VARIABLE_LENGTH: c_int = -1;
+    // SAFETY: the server passes the receiver that it was given and a row with the fields that are wanted.
+    unsafe {
+        let receiver = &mut *receiver.cast::<Receiver>();
+        if !std::mem::replace(&mut receiver.is_first, false) {
+            return GO_ON;
+        }
+        let field = |place: usize| {
+            if usize::try_from((*slot).tts_nvalid).unwrap_or(0) <= place {
+                raw::slot_getsomeattrs_int(slot, place as c_int + 1);
+            }
+            (!*(*slot).tts_isnull.add(place)).then(|| *(*slot).tts_values.add(place))
+        };
+        receiver.answered.number = receiver.wanted.number.and_then(field).map(|datum| datum.value() as i64);
+        if let Some(value) = receiver.wanted.value.and_then(field) {
+            let executors = pg_sys::CurrentMemoryContext;
+            pg_sys::CurrentMemoryContext = receiver.context;
+            receiver.answered.value = Some(raw::datumCopy(value, false, VARIABLE_LENGTH));
+            pg_sys::CurrentMemoryContext = executors;
+        }
+        GO_ON
+    }
+}
