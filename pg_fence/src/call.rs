@@ -6,6 +6,7 @@
 use crate::errors::Refused;
 use crate::json::Document;
 use crate::refuse::TriggerEvent;
+use crate::relation::Table;
 use crate::server::{self, Value};
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
 use std::ffi::{CStr, CString};
@@ -21,8 +22,6 @@ pub enum Reply {
     Void,
     /// A value.
     Value(Datum),
-    /// The only row of a function that returns rows.
-    Row(Datum),
     /// Rows that have been handed over already.
     Handed,
 }
@@ -49,7 +48,8 @@ impl Rows {
 
     /// Adds a row, a value of the table's row type.
     pub fn put(&mut self, row: Datum) {
-        // SAFETY: the row is a tuple of the type that the query expects; the server copies it.
+        // SAFETY: the row is a tuple of the type that the query expects, or the server is told that it is not (see
+        // `rows_of`); the server copies it.
         unsafe {
             let header = pg_sys::htup::datum_get_heap_tuple_header(row);
             let mut tuple = pg_sys::HeapTupleData {
@@ -57,10 +57,7 @@ impl Rows {
                 t_data: header,
                 ..Default::default()
             };
-            let count = usize::try_from((*self.descriptor).natts).unwrap_or(0);
-            let (mut values, mut nulls) = (vec![Datum::null(); count], vec![true; count]);
-            pg_sys::heap_deform_tuple(&mut tuple, self.descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-            pg_sys::tuplestore_putvalues(self.store, self.descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::tuplestore_puttuple(self.store, &mut tuple);
         }
     }
 }
@@ -146,19 +143,40 @@ impl Call {
     /// Begins the rows of a function that returns several.
     pub fn rows(&self) -> Rows {
         // SAFETY: the call is one of a function that returns rows, so the server passed where they go. It takes the
-        // store over from there; the store and the descriptor must therefore live as long as the query.
+        // store over from there, which must therefore live as long as the query.
         unsafe {
             let info = self.result_info();
             let context = (*(*info).econtext).ecxt_per_query_memory;
             let outer = pg_sys::MemoryContextSwitchTo(context);
-            let descriptor = pg_sys::CreateTupleDescCopy((*info).expectedDesc);
             let store = pg_sys::tuplestore_begin_heap(RANDOM_ACCESS, false, pg_sys::work_mem);
             pg_sys::MemoryContextSwitchTo(outer);
             (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
             (*info).setResult = store;
-            (*info).setDesc = descriptor;
-            Rows { store, descriptor }
+            Rows { store, descriptor: (*info).expectedDesc }
         }
+    }
+
+    /// Begins the rows of a function that returns rows of a table. The query was made for the columns that the table had
+    /// when it began, perhaps before it waited for the table's lock; where they have changed the server raises its error.
+    pub fn rows_of(&self, table: &Table) -> Rows {
+        let rows = self.rows();
+        // SAFETY: as above. The server looks at the descriptor that it is given and frees it.
+        unsafe {
+            if !table.has_columns(rows.descriptor) {
+                let context = (*(*self.result_info()).econtext).ecxt_per_query_memory;
+                let outer = pg_sys::MemoryContextSwitchTo(context);
+                (*self.result_info()).setDesc = pg_sys::lookup_rowtype_tupdesc_copy(table.row_type, -1);
+                pg_sys::MemoryContextSwitchTo(outer);
+            }
+        }
+        rows
+    }
+
+    /// The reply of a function that returns at most one row of a table.
+    pub fn row_of(&self, table: &Table, row: Option<Datum>) -> Reply {
+        let Some(row) = row else { return Reply::Nothing };
+        self.rows_of(table).put(row);
+        Reply::Handed
     }
 
     /// Gives the reply to the server.
@@ -172,12 +190,6 @@ impl Call {
             match reply {
                 Reply::Value(datum) => return datum,
                 Reply::Void => return Datum::null(),
-                Reply::Row(datum) => {
-                    if returns_rows {
-                        (*info).isDone = pg_sys::ExprDoneCond::ExprSingleResult;
-                    }
-                    return datum;
-                }
                 Reply::Nothing if returns_rows => (*info).isDone = pg_sys::ExprDoneCond::ExprEndResult,
                 Reply::Nothing | Reply::Handed => {}
             }

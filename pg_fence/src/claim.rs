@@ -8,26 +8,25 @@ use crate::plans::Outcome;
 use crate::relation::Table;
 use crate::server;
 use crate::statement::{Answer, Verb};
-use pgrx::pg_sys::Oid;
 
 /// `fenced_claim(target anyelement, key, fence bigint, fence_column name)`: the row, or no row when stale.
 pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim()");
-    let claimed = claim(call, call.table_of_row_type()?, Answer::Row)?;
-    Ok(claimed.and_then(|outcome| outcome.row).map_or(Reply::Nothing, Reply::Row))
+    let table = Table::open(call.table_of_row_type()?)?;
+    let claimed = claim(call, &table, Answer::Row)?;
+    Ok(call.row_of(&table, claimed.and_then(|outcome| outcome.row)))
 }
 
 /// `fenced_claim_json(target regclass, key, fence bigint, fence_column name)`: the row as jsonb, or null when stale.
 pub fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim_json()");
-    let claimed = claim(call, call.table()?, Answer::Json)?;
+    let claimed = claim(call, &*Table::open(call.table()?)?, Answer::Json)?;
     Ok(claimed.and_then(|outcome| outcome.row).map_or(Reply::Nothing, Reply::Value))
 }
 
-fn claim(call: &Call, table: Oid, answer: Answer) -> Result<Option<Outcome>, Refused> {
-    let table = Table::open(table)?;
+fn claim(call: &Call, table: &Table, answer: Answer) -> Result<Option<Outcome>, Refused> {
     let fence_column = table.fence_column(call.fence_column()?)?;
-    let fence = accepted_fence(&table, fence_column, call.number(2))?;
-    let key = Key::read(&table, call.value(1, "key")?)?;
-    Change { table: &table, fence_column, key: &key, fence, verb: Verb::Claim, answer, patch: None }.make()
+    let fence = accepted_fence(table, fence_column, call.number(2))?;
+    let key = Key::read(table, call.value(1, "key")?)?;
+    Change { table, fence_column, key: &key, fence, verb: Verb::Claim, answer, patch: None }.make()
 }

@@ -33,6 +33,8 @@ pub struct Table {
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
     /// partition can have triggers of its own.
     pub can_change_writes: bool,
+    /// The type of its rows.
+    pub row_type: Oid,
     /// Its columns, without those that were dropped.
     pub columns: Vec<Column>,
     /// The columns of its primary key, in the key's order.
@@ -66,6 +68,8 @@ pub struct Column {
     pub is_identity_always: bool,
     /// Whether it is part of the primary key.
     pub is_key: bool,
+    /// Whether no row has a null in it.
+    pub is_never_null: bool,
     input: OnceCell<Input>,
 }
 
@@ -160,6 +164,19 @@ impl Table {
     /// The column of exactly this name.
     pub fn column(&self, name: &[u8]) -> Option<&Column> {
         self.columns.iter().find(|column| column.name.as_bytes() == name)
+    }
+
+    /// Whether a description of rows is that of this table's as it is now.
+    ///
+    /// # Safety
+    ///
+    /// The descriptor is valid.
+    pub unsafe fn has_columns(&self, descriptor: pg_sys::TupleDesc) -> bool {
+        // SAFETY: as the caller promises; it has as many entries as it says.
+        let described = unsafe { (0..(*descriptor).natts).map(|n| &*server::attribute(descriptor, n)) };
+        let described = described.filter(|attribute| !attribute.attisdropped);
+        let own = self.columns.iter().map(|column| (column.number, column.type_oid));
+        described.map(|attribute| (attribute.attnum, attribute.atttypid)).eq(own)
     }
 
     /// A column of the primary key.
@@ -340,6 +357,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         name,
         is_partitioned,
         can_change_writes: is_partitioned || has_rules_or_triggers(relation),
+        row_type: form.reltype,
         columns,
         key,
         alias: crate::text::c_string(alias),
@@ -380,10 +398,10 @@ fn refuse_other_kinds(oid: Oid, kind: u8, name: &RelationName) -> Result<(), Ref
 fn columns_of(descriptor: pg_sys::TupleDesc) -> Vec<Column> {
     const GENERATED_ALWAYS: u8 = b'a';
     // SAFETY: the descriptor of an open relation has as many entries as it says.
-    let attributes = unsafe { (0..(*descriptor).natts).map(|n| &*server::attribute(descriptor, n)) };
+    let attributes = unsafe { (0..(*descriptor).natts).map(|n| (n, &*server::attribute(descriptor, n))) };
     attributes
-        .filter(|attribute| !attribute.attisdropped)
-        .map(|attribute| Column {
+        .filter(|(_, attribute)| !attribute.attisdropped)
+        .map(|(n, attribute)| Column {
             number: attribute.attnum,
             name: server::name(&attribute.attname),
             type_oid: attribute.atttypid,
@@ -393,6 +411,8 @@ fn columns_of(descriptor: pg_sys::TupleDesc) -> Vec<Column> {
             is_generated: attribute.attgenerated != 0,
             is_identity_always: attribute.attidentity as u8 == GENERATED_ALWAYS,
             is_key: false,
+            // SAFETY: the descriptor of an open relation, as above.
+            is_never_null: unsafe { server::is_never_null(descriptor, n) },
             input: OnceCell::new(),
         })
         .collect()

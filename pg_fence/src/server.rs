@@ -536,6 +536,27 @@ pub unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const pg_sys:
     }
 }
 
+/// Whether a column has no nulls. A column that is declared NOT NULL can hold them all the same from version 18 on, from
+/// before the constraint (NOT VALID).
+///
+/// # Safety
+///
+/// The descriptor is that of an open relation and has more than `n` entries.
+pub unsafe fn is_never_null(descriptor: pg_sys::TupleDesc, n: i32) -> bool {
+    #[cfg(any(feature = "pg18", feature = "pg19"))]
+    {
+        const IS_VALID: u8 = b'v';
+        let n = usize::try_from(n).unwrap_or(0);
+        // SAFETY: as the caller promises.
+        unsafe { (*(*descriptor).compact_attrs.as_ptr().add(n)).attnullability as u8 == IS_VALID }
+    }
+    #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+    // SAFETY: as the caller promises.
+    unsafe {
+        (*attribute(descriptor, n)).attnotnull
+    }
+}
+
 /// A name from the catalog.
 pub fn name(name: &pg_sys::NameData) -> CString {
     // SAFETY: a name of the catalog always has a NUL within its 64 bytes.

@@ -9,12 +9,12 @@ use crate::plans::Outcome;
 use crate::relation::Table;
 use crate::server;
 use crate::statement::{Answer, Verb};
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::Datum;
 
 /// `fenced_update(target regclass, key, fence bigint, patch jsonb, fence_column name)`: true written, false stale.
 pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_update()");
-    let written = patched(call, call.table()?, Verb::Update, Answer::Fence)?;
+    let written = patched(call, &*Table::open(call.table()?)?, Verb::Update, Answer::Fence)?;
     Ok(Reply::Value(Datum::from(written.is_some())))
 }
 
@@ -22,15 +22,16 @@ pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
 /// written, or no row when stale.
 pub fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_update_returning()");
-    let written = patched(call, call.table_of_row_type()?, Verb::Update, Answer::Row)?;
-    Ok(written.and_then(|outcome| outcome.row).map_or(Reply::Nothing, Reply::Row))
+    let table = Table::open(call.table_of_row_type()?)?;
+    let written = patched(call, &table, Verb::Update, Answer::Row)?;
+    Ok(call.row_of(&table, written.and_then(|outcome| outcome.row)))
 }
 
 /// `fenced_write(target regclass, key, fence bigint, patch jsonb, fence_column name)`: stamps and sets at once. True
 /// written, false stale.
 pub fn fenced_write(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_write()");
-    let written = patched(call, call.table()?, Verb::Write, Answer::Fence)?;
+    let written = patched(call, &*Table::open(call.table()?)?, Verb::Write, Answer::Fence)?;
     Ok(Reply::Value(Datum::from(written.is_some())))
 }
 
@@ -46,11 +47,10 @@ pub fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::Value(Datum::from(deleted.is_some())))
 }
 
-fn patched(call: &Call, table: Oid, verb: Verb, answer: Answer) -> Result<Option<Outcome>, Refused> {
-    let table = Table::open(table)?;
+fn patched(call: &Call, table: &Table, verb: Verb, answer: Answer) -> Result<Option<Outcome>, Refused> {
     let fence_column = table.fence_column(call.fence_column()?)?;
-    let fence = accepted_fence(&table, fence_column, call.number(2))?;
-    let key = Key::read(&table, call.value(1, "key")?)?;
-    let patch = Patch::read(&table, fence_column, &call.document(3, "patch")?)?;
-    Change { table: &table, fence_column, key: &key, fence, verb, answer, patch: Some(&patch) }.make()
+    let fence = accepted_fence(table, fence_column, call.number(2))?;
+    let key = Key::read(table, call.value(1, "key")?)?;
+    let patch = Patch::read(table, fence_column, &call.document(3, "patch")?)?;
+    Change { table, fence_column, key: &key, fence, verb, answer, patch: Some(&patch) }.make()
 }
