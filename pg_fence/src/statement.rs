@@ -136,7 +136,9 @@ impl Statement<'_> {
         let (stored, fence) = (self.column(self.fence), Parameter(self.fence_parameter()));
         match step.accepts() {
             Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence],
-            // A column that is declared NOT NULL can hold nulls all the same, from before the constraint (NOT VALID).
+            Accepts::AtMost if self.fence.is_never_null => {
+                text![keys, " AND ", stored, " OPERATOR(pg_catalog.<=) ", fence]
+            }
             Accepts::AtMost => {
                 text![keys, " AND (", &stored[..], " OPERATOR(pg_catalog.<=) ", fence, " OR ", stored, " IS NULL)"]
             }
