@@ -15,7 +15,10 @@ import asyncpg
 import pg8000.native
 import psycopg
 import pytest
+import sqlalchemy
 from psycopg.types.json import Jsonb
+
+from harness import places
 
 UTC = datetime.timezone.utc
 # For each type a key as a driver has it, and its text.
@@ -117,7 +120,11 @@ class Asyncpg:
         return json.dumps(value)
 
     def run(self, sql, *parameters):
-        return [tuple(row) for row in self._loop.run_until_complete(self._connection.fetch(sql, *parameters))]
+        return [tuple(row) for row in self.fetch(sql, *parameters)]
+
+    def fetch(self, sql, *parameters):
+        """As the driver's own, with the wait for it."""
+        return self._loop.run_until_complete(self._connection.fetch(sql, *parameters))
 
     def close(self):
         self._loop.run_until_complete(self._connection.close())
@@ -131,7 +138,7 @@ class Pg8000:
 
     def __init__(self, url):
         parts = psycopg.conninfo.conninfo_to_dict(url)
-        self._connection = pg8000.native.Connection(
+        self.connection = pg8000.native.Connection(
             parts["user"], host=parts["host"], port=int(parts["port"]), database=parts["dbname"]
         )
 
@@ -144,10 +151,10 @@ class Pg8000:
     def run(self, sql, *parameters):
         named = re.sub(r"\$(\d)", r":p\1", sql)
         values = {f"p{number}": value for number, value in enumerate(parameters, 1)}
-        return [tuple(row) for row in self._connection.run(named, **values) or []]
+        return [tuple(row) for row in self.connection.run(named, **values) or []]
 
     def close(self):
-        self._connection.close()
+        self.connection.close()
 
 
 DRIVERS = {
@@ -229,3 +236,25 @@ def test_guards_passes_arrays_rows_as_keys_and_errors_in_every_driver(driver, db
 def sqlstate(error):
     """The SQLSTATE, wherever a driver keeps it."""
     return getattr(error, "sqlstate", None) or error.args[0]["C"]
+
+
+def test_the_readmes_table_of_drivers_is_run_as_it_stands(dsn, db):
+    """Each call of the table, with that driver's own connection as `db`."""
+    section = (places.ROOT / "pg_fence" / "README.md").read_text().split("## Drivers\n")[1].split("\n## ")[0]
+    calls = dict(re.findall(r"^\| (\w+) \| (`db\..*`) \|$", section, re.MULTILINE))
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"))
+    asynchronous, plain, mapped, pg8000_driver = Asyncpg(dsn), psycopg.connect(dsn), engine.connect(), Pg8000(dsn)
+    opened = {"psycopg": plain, "asyncpg": asynchronous, "pg8000": pg8000_driver.connection, "SQLAlchemy": mapped}
+    assert list(calls) == list(opened)
+    for fence, (name, code) in enumerate(calls.items(), 1_000):
+        db.execute("DROP TABLE IF EXISTS counters; CREATE TABLE counters (id int PRIMARY KEY, value int, fence bigint)")
+        db.execute("INSERT INTO counters VALUES (1, 1, 0)")
+        names = {"db": opened[name], "fence": fence, "json": json, "Jsonb": Jsonb, "text": sqlalchemy.text}
+        answers = [[tuple(row) for row in eval(call, names)] for call in re.findall("`([^`]+)`", code)]
+        assert answers == [[(1, 1, fence)], [(True,)]], name
+        for connection in (plain, mapped):
+            connection.commit()
+        assert db.execute("SELECT value FROM counters").fetchone() == (2,)
+    for connection in (plain, mapped, asynchronous, pg8000_driver):
+        connection.close()
+    engine.dispose()

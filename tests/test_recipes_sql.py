@@ -129,3 +129,12 @@ def test_increments_of_several_holders_at_once_lose_none(db, connect):
         added = list(threads.map(hold, (41, 42, 43, 44)))
     assert db.execute("SELECT value, fence FROM counters WHERE id = 1").fetchone() == (sum(added), 44)
     assert added[-1] == 30
+
+
+def test_the_readme_names_every_example_and_each_begins_with_what_it_is_for():
+    section = (places.ROOT / "pg_fence" / "README.md").read_text().split("## Recipes\n")[1].split("\n## ")[0]
+    named = re.findall(r"\[(\w+\.\w+)\]\(\.\./sql/examples/\1\)", section)
+    files = sorted(path.name for path in EXAMPLES.iterdir() if path.is_file())
+    assert sorted(named) == files
+    for name in files:
+        assert (EXAMPLES / name).read_text().startswith("-- " if name.endswith(".sql") else '"""'), name
