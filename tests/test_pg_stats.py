@@ -96,6 +96,40 @@ def test_errors_before_the_rule_is_asked_are_no_counts(db):
     assert counts(db) is None
 
 
+def test_nothing_but_a_newer_fence_is_counted_as_stale(db, session):
+    other = session("made_before")
+    db.execute("SET lock_timeout = '50ms'")
+    db.execute("CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    db.execute("CREATE TRIGGER skip BEFORE UPDATE ON t FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION skip()")
+    refused(db, "LF004", "SELECT * FROM fenced_claim(NULL::t, 2, 5)")
+    refused(db, "LF004", "SELECT fenced_write('t', 2, 5, '{\"v\": 1}')")
+    refused(db, "P0002", "SELECT fenced_update('t', 77, 5, '{\"v\": 1}')")
+    other.execute("BEGIN")
+    other.execute(CLAIM, (5,))
+    refused(db, "55P03", CLAIM, (6,))
+    db.execute("SET lock_timeout = 0; SET statement_timeout = '50ms'")
+    refused(db, "57014", "SELECT fenced_write('t', 1, 6, '{\"v\": 1}')")
+    db.execute("RESET statement_timeout; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+    other.execute("COMMIT")
+    refused(db, "40001", CLAIM, (6,))
+    db.execute("ROLLBACK; DROP FUNCTION skip() CASCADE")
+    seen = counts(db)
+    assert (seen["claims_stale"], seen["writes_stale"], seen["claims"]) == (0, 0, 1)
+
+
+def test_a_call_is_counted_once_however_a_query_comes_to_it(db):
+    write = "fenced_write('t', id, 5, '{\"v\": 1}')"
+    for query in [f"SELECT {write} FROM t WHERE false", f"SELECT {write} FROM t LIMIT 0", f"SELECT FROM t WHERE false AND {write}"]:
+        db.execute(query)
+    assert counts(db) is None
+    db.execute(f"SELECT {write} FROM t")
+    assert counts(db) == {**NONE, "writes": 9}
+    db.execute(f"""DO $$ BEGIN PERFORM {write} FROM t WHERE id = 1; RAISE 'undo'; EXCEPTION WHEN raise_exception THEN NULL; END $$""")
+    assert counts(db) == {**NONE, "writes": 10}
+    db.execute(f"WITH a AS (SELECT {write} FROM t WHERE id = 1), b AS (SELECT {write} FROM t WHERE id = 1) SELECT * FROM a, b")
+    assert counts(db) == {**NONE, "writes": 12}
+
+
 def test_the_newest_stale_call_is_told_with_both_fences(db):
     newest = "SELECT last_stale_fence, stored_fence_then, now() - last_stale_at < '1 minute' FROM pg_stat_fence WHERE target = 't'::regclass"
     db.execute(CLAIM, (9,))
