@@ -1,4 +1,4 @@
-"""`python -m lab [--quick] [--out FOLDER]`: run all experiments, several at once, and write results.json.
+"""`python -m lab [--quick] [--only EXPERIMENT]`: run all experiments, several at once, and write results.json.
 
 Ends with status 1 when claim first lost an update, a loss has no explanation, or a fault came out otherwise than it must.
 """
@@ -67,13 +67,15 @@ def main():
     print(f"seed {options.seed}, {repeats} repeats, {options.at_once} runs at once", flush=True)
     results = {"seed": options.seed, "quick": options.quick, "repeats": repeats, "at_once": options.at_once, **_machine()}
     began = time.time()
-    # Alone on the machine, as far as this program is concerned: these measure milliseconds.
-    results["delays"] = _delays(options)
-    results["faults"] = faults.run()
-    print(f"delays and faults: {time.time() - began:.0f} s", flush=True)
+    if not options.only:
+        # Alone on the machine, as far as this program is concerned: these measure milliseconds.
+        results["delays"] = _delays(options)
+        results["faults"] = faults.run()
+        print(f"delays and faults: {time.time() - began:.0f} s", flush=True)
+    chosen = [job for job in jobs(options.seed, repeats, options.quick) if options.only in ("", job.experiment)]
     results["runs"], results["failed"] = [], []
     with concurrent.futures.ProcessPoolExecutor(options.at_once) as pool:
-        running = [pool.submit(_run, job, options.events) for job in jobs(options.seed, repeats, options.quick)]
+        running = [pool.submit(_run, job, options.events) for job in chosen]
         for ready in concurrent.futures.as_completed(running):
             if (error := ready.exception()) is not None:
                 results["failed"].append(repr(error))
@@ -81,12 +83,13 @@ def main():
                 continue
             _say(ready.result())
             results["runs"].append(ready.result())
-            results["seconds"] = round(time.time() - began)
-            _write(options.out / "results.json", results)
+    results["seconds"] = round(time.time() - began)
     results["runs"].sort(key=lambda one: (one["experiment"], list(MODES).index(one["mode"]), one["seed"]))
-    _write(options.out / "results.json", results)
-    print(f"\n{report.text(results)}\n\n{options.out / 'results.json'}: {results['seconds']} s")
-    wrong = faults.surprises(results["faults"]) + report.broken_promises(results)
+    print(f"\n{report.text(results)}\n\nevent logs: {options.events}")
+    if not options.only:
+        _write(options.out / "results.json", results)
+        print(f"{options.out / 'results.json'}: {results['seconds']} s")
+    wrong = report.broken_promises(results)
     for line in wrong:
         print(f"NOT SO: {line}", file=sys.stderr)
     return 1 if wrong else 0
@@ -95,6 +98,7 @@ def main():
 def _options():
     parser = argparse.ArgumentParser(prog="python -m lab", description=sys.modules["lab"].__doc__)
     parser.add_argument("--quick", action="store_true", help="one short run of each")
+    parser.add_argument("--only", default="", metavar="EXPERIMENT", help="its runs alone; no results.json")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="runs at a time, each on servers of its own")

@@ -1,7 +1,7 @@
 """Renewal and other human faults: each is done as people do it, and what came of it is told.
 
-Each experiment returns facts; `expected` says which of them must hold whatever the machine does, and `outcomes` puts them
-into words. Raw commands and plain SQL on redis.asyncio, redis-py and psycopg.
+Each experiment returns facts; EXPECTED says which of them must hold whatever the machine does. Raw commands and plain SQL on
+redis.asyncio, redis-py and psycopg.
 """
 
 import asyncio
@@ -213,7 +213,7 @@ def surprises(facts):
     """What came out otherwise than it must, in words; empty is good."""
     return [
         f"{name}: {fact} is {facts[name][fact]}, expected {value}"
-        for name, expected in EXPECTED.items()
-        for fact, value in expected.items()
+        for name in facts
+        for fact, value in EXPECTED[name].items()
         if facts[name][fact] != value
     ]

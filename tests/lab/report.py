@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from .delays import ARRIVALS, WAYS, summary
+from .faults import surprises
 from .updates import MODES
 
 HERE = Path(__file__).parent
@@ -32,8 +33,9 @@ def filled(readme, results):
 
 
 def text(results):
-    """All tables."""
-    return "\n\n".join((updates(results), delays(results), faults(results)))
+    """All tables that there are results for."""
+    tables = {"runs": updates, "delays": delays, "faults": faults}
+    return "\n\n".join(table(results) for part, table in tables.items() if part in results)
 
 
 def of(results, experiment, mode):
@@ -42,12 +44,13 @@ def of(results, experiment, mode):
 
 
 def broken_promises(results):
-    """Runs that failed and runs of claim first that lost something, in words; empty is good."""
-    return results["failed"] + [
+    """Runs that failed, runs of claim first that lost something, faults with another outcome, in words; empty is good."""
+    lost = [
         f"claim first lost {run['lost']} updates ({run['experiment']}, seed {run['seed']})"
         for run in results["runs"]
         if run["mode"] == "claim first" and run["lost"]
     ]
+    return [*results["failed"], *lost, *surprises(results.get("faults", {}))]
 
 
 def lost(results):

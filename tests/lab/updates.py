@@ -35,18 +35,12 @@ TABLE = """
         fence bigint NOT NULL DEFAULT 0
     );
 """
-_PLAIN_READ = "SELECT value, writer FROM cells WHERE id = 1 AND %(fence)s > 0"
+_READ = "SELECT value, writer FROM cells WHERE id = 1"
 _PATCH = "jsonb_build_object('value', %(value)s::jsonb, 'writer', %(me)s::text)"
 # The read and the write of each mode. A read without a row and a write that answers false are refusals.
 MODES = {
-    "no fence": (
-        _PLAIN_READ,
-        "UPDATE cells SET value = %(value)s, writer = %(me)s WHERE id = 1 AND %(fence)s > 0 RETURNING true",
-    ),
-    "write-only": (
-        _PLAIN_READ,
-        f"SELECT fenced_write('cells', 1, %(fence)s, {_PATCH})",
-    ),
+    "no fence": (_READ, "UPDATE cells SET value = %(value)s, writer = %(me)s WHERE id = 1 RETURNING true"),
+    "write-only": (_READ, f"SELECT fenced_write('cells', 1, %(fence)s, {_PATCH})"),
     "claim first": (
         "SELECT value, writer FROM fenced_claim(NULL::cells, 1, %(fence)s)",
         f"SELECT fenced_update('cells', 1, %(fence)s, {_PATCH})",
@@ -87,11 +81,11 @@ def stall_plan(job):
 def run(job):
     """Run a job on servers of its own. Returns (result, log): what it came to, and every attempt, trouble and loss."""
     began, load = time.time(), os.getloadavg()
-    with _servers(job) as (postgres, cluster):
+    with _servers(job) as (postgres, pair):
         postgres.psql(TABLE)
         with psycopg.connect(postgres.url(), autocommit=True) as db:
             db.execute("INSERT INTO cells (id, value) VALUES (1, %s)", (Jsonb(_NOTHING[job.resource]),))
-            attempts, troubles = _run_workers(job, postgres.url(), cluster)
+            attempts, troubles = _run_workers(job, postgres.url(), pair)
             value, writer = db.execute("SELECT value, writer FROM cells").fetchone()
     final = value if job.resource == "counter" else len(set(value))
     origin = min(attempt["granted"] for attempt in attempts)
@@ -116,17 +110,20 @@ def run(job):
 
 @contextlib.contextmanager
 def _servers(job):
-    with contextlib.closing(PostgresServer()) as postgres, contextlib.closing(Cluster(job.trouble == "failovers")) as cluster:
-        yield postgres.start(), cluster
+    with (
+        contextlib.closing(PostgresServer()) as postgres,
+        contextlib.closing(Pair(replicated=job.trouble == "failovers")) as pair,
+    ):
+        yield postgres.start(), pair
 
 
-def _run_workers(job, dsn, cluster):
+def _run_workers(job, dsn, pair):
     barrier = _processes.Barrier(job.workers)
     with concurrent.futures.ProcessPoolExecutor(
-        job.workers, _processes, initializer=_prepare, initargs=(job, dsn, cluster.port, barrier)
+        job.workers, _processes, initializer=_prepare, initargs=(job, dsn, pair.port, barrier)
     ) as pool:
         working = [pool.submit(_work, number) for number in range(job.workers)]
-        troubles = _TROUBLES[job.trouble](job, cluster, working)
+        troubles = _TROUBLES[job.trouble](job, pair, working)
         return [attempt for worker in working for attempt in worker.result()], troubles
 
 
@@ -212,7 +209,7 @@ class _Lock:
 # --- what goes wrong
 
 
-class Cluster:
+class Pair:
     """A Redis server, with a replica when there will be failovers; `port` is the primary's, shared with the workers."""
 
     def __init__(self, replicated):
@@ -263,18 +260,18 @@ def _fence(client):
     return held and held.fence
 
 
-def _failovers(job, cluster, working):
+def _failovers(job, pair, working):
     """Force a failover every so often; the moments."""
     moments = []
     while _go_on(working, job.trouble_every_s):
-        moments.append(cluster.fail_over(job.lease_ms / 1000, lambda: _over(working)))
+        moments.append(pair.fail_over(job.lease_ms / 1000, lambda: _over(working)))
     return [{"failover": at} for at in moments]
 
 
-def _pauses(job, cluster, working):
+def _pauses(job, pair, working):
     """Freeze the process that holds the lock every so often; who, from when and to when."""
     frozen = []
-    with cluster.client() as client:
+    with pair.client() as client:
         began = time.monotonic()
         while _go_on(working, began + job.trouble_every_s * (len(frozen) + 1) - time.monotonic()):
             if (held := inspect(client, LOCK)) is None:
