@@ -251,6 +251,7 @@ def test_an_extended_lease_ends_at_its_new_deadline(r, first_ms, second_ms):
     eventually(r.dbsize, 0)
 
 
+@pytest.mark.alone
 def test_a_holder_that_extends_every_third_of_its_lease_keeps_it_for_ten_leases(r, clients):
     ttl_ms = 300
     rival, stop, grants = clients(), threading.Event(), []
