@@ -5,9 +5,10 @@ the same stall: plain SQL, a fence checked only at the write, and claim first. L
 real. Ends with status 1 when the story does not come out as it is told.
 
 In a terminal the two workers are drawn side by side as it happens, else it is plain text. A picture of the run is left
-in target/demo.svg, or where the first argument says.
+in target/demo.svg. Starts servers of its own, unless the arguments name two that have the module and the extension.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -30,25 +31,34 @@ B_WAITS_AT_MOST_S = 10
 
 def main(arguments=()):
     """Tell the story and return the exit status."""
-    picture = Path(arguments[0]) if arguments else places.TARGET / "demo.svg"
-    with _Servers() as stage:
+    parser = argparse.ArgumentParser(description="The story of workers A and B.")
+    parser.add_argument("--picture", type=Path, default=places.TARGET / "demo.svg", help="where to leave the picture")
+    parser.add_argument("--redis-url", help="a Redis with the module, instead of one of its own")
+    parser.add_argument("--database-url", help="a database whose server has the extension; gets a table `counters`")
+    asked = parser.parse_args(arguments)
+    if bool(asked.redis_url) != bool(asked.database_url):
+        parser.error("name both servers or none")
+    servers = _Given(asked.redis_url, asked.database_url) if asked.redis_url else _Own()
+    with servers:
+        stage = _Stage(servers)
         stage.screen.text(
             "A counter in PostgreSQL, a lock in Redis, and two workers that each add 1. The counter should end at 2.",
             f"A takes the lock for {LEASE_MS} ms and stalls for {STALL_S} s: its lease runs out while it sleeps.",
             "A$ and B$ are commands that the two workers really run, here and now, with",
-            f"  REDIS_URL={stage.redis.url}",
-            f"  DATABASE_URL={stage.postgres.url()}",
+            f"  REDIS_URL={servers.redis_url}",
+            f"  DATABASE_URL={servers.database_url}",
         )
-        stage.operator.sql("CREATE EXTENSION pg_fence")
+        if_new = " IF NOT EXISTS" if asked.database_url else ""
+        stage.operator.sql(f"CREATE EXTENSION{if_new} pg_fence")
         stage.operator.sql(
-            "CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)"
+            f"CREATE TABLE{if_new} counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)"
         )
-        stage.operator.sql("INSERT INTO counters VALUES (1, 0)")
+        stage.operator.sql(f"INSERT INTO counters VALUES (1, 0){' ON CONFLICT DO NOTHING' if if_new else ''}")
         plain_sql(stage)
         check_at_the_write(stage)
         claim_first(stage)
-        picture.write_text(demo_picture.draw(stage.acts))
-        stage.screen.text("", f"A picture of this run: {os.path.relpath(picture)}")
+        asked.picture.write_text(demo_picture.draw(stage.acts))
+        stage.screen.text("", f"A picture of this run: {os.path.relpath(asked.picture)}")
         return verdict(stage)
 
 
@@ -123,21 +133,62 @@ def _checked_update(value, fence):
     return f"UPDATE counters SET value = {value}, fence = {fence} WHERE id = 1 AND fence <= {fence}"
 
 
-class _Servers:
-    """The stage: both servers, the shell's environment, and what did not come out as told."""
+class _Own:
+    """Two throw-away servers, and their redis-cli and psql."""
 
     def __enter__(self):
-        self.redis = RedisServer().start()
-        self.postgres = PostgresServer().start()
+        self._redis = RedisServer().start()
+        self._postgres = PostgresServer().start()
+        self.redis_url, self.database_url = self._redis.url, self._postgres.url()
+        return self
+
+    def __exit__(self, *_):
+        self._redis.close()
+        self._postgres.close()
+
+    def environment(self):
+        """What the shell needs to run the two clients."""
+        programs = (self._redis.cli_command()[0].parent, self._postgres.installation.psql.parent)
+        libraries = (*self._redis.libraries, *self._postgres.installation.libraries)
+        return {
+            **self._postgres.installation.environment,
+            "PATH": os.pathsep.join((*map(str, programs), os.environ.get("PATH", os.defpath))),
+            "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
+        }
+
+
+class _Given:
+    """Two servers that run already; redis-cli and psql are on PATH."""
+
+    def __init__(self, redis_url, database_url):
+        self.redis_url, self.database_url = redis_url, database_url
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def environment(self):
+        """What the shell needs to run the two clients."""
+        return os.environ
+
+
+class _Stage:
+    """The shell's environment, how it is shown, and what did not come out as told."""
+
+    def __init__(self, servers):
+        self._environment = {
+            **servers.environment(),
+            "REDIS_URL": servers.redis_url,
+            "DATABASE_URL": servers.database_url,
+            "PSQLRC": os.devnull,
+            "PAGER": "",
+        }
         self.screen = demo_screen.choose()
         self.operator = _Worker(self, "", "")
         self.failures = []
         self.acts = []
-        return self
-
-    def __exit__(self, *_):
-        self.redis.close()
-        self.postgres.close()
 
     def act(self, title):
         """Begin an act with the counter at 0."""
@@ -181,32 +232,26 @@ class _Servers:
     def run(self, who, command):
         """Print a command, run exactly that by the shell, print what it says."""
         self.screen.command(who, command)
+        said, status = self._shell(command)
+        self.screen.reply(who, said)
+        if status != 0:
+            self.failures.append(f"`{command}` ended with status {status}")
+        return said
+
+    def quietly(self, command):
+        """Run a command by the shell, show nothing, and return what it says."""
+        return self._shell(command)[0]
+
+    def _shell(self, command):
         done = subprocess.run(
             ["/bin/sh", "-c", command],
-            env=self._environment(),
+            env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             timeout=60,
         )
-        said = done.stdout.rstrip("\n")
-        self.screen.reply(who, said)
-        if done.returncode != 0:
-            self.failures.append(f"`{command}` ended with status {done.returncode}")
-        return said
-
-    def _environment(self):
-        programs = (self.redis.cli_command()[0].parent, self.postgres.installation.psql.parent)
-        libraries = (*self.redis.libraries, *self.postgres.installation.libraries)
-        return {
-            **self.postgres.installation.environment,
-            "PATH": os.pathsep.join((*map(str, programs), os.environ.get("PATH", os.defpath))),
-            "LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries)),
-            "REDIS_URL": self.redis.url,
-            "DATABASE_URL": self.postgres.url(),
-            "PSQLRC": os.devnull,
-            "PAGER": "",
-        }
+        return done.stdout.rstrip("\n"), done.returncode
 
 
 class _Worker:
@@ -220,7 +265,7 @@ class _Worker:
 
     def redis(self, command):
         """Run one Redis command and return what redis-cli says."""
-        return self._stage.run(self._name, f"redis-cli --no-raw -u $REDIS_URL {command}")
+        return self._stage.run(self._name, self._cli(command))
 
     def sql(self, statement):
         """Run one statement and return what psql says."""
@@ -246,17 +291,17 @@ class _Worker:
             return fence
         self._note("busy")
         self._stage.say(f"busy: A's lease is running, so {self._name} tries again and again", self._name)
-        quiet = self._acquire_command().split()
+        command = self._cli(self._acquire_command())
 
         def again():
             self._stage.screen.wait()
             began = time.monotonic()
-            fence = _integer(self._stage.redis.cli("--no-raw", *quiet))
+            fence = _integer(self._stage.quietly(command))
             return fence and (fence, began)
 
         fence, began = eventually(again, within_s=B_WAITS_AT_MOST_S)
         self._note("granted", _short(fence), began)
-        self._stage.screen.command(self._name, f"redis-cli --no-raw -u $REDIS_URL {self._acquire_command()}")
+        self._stage.screen.command(self._name, command)
         self._stage.screen.reply(self._name, f"(integer) {fence}")
         return fence
 
@@ -305,6 +350,9 @@ class _Worker:
 
     def _note(self, kind, label="", since=None):
         self._stage.note(self._name, kind, str(label), since)
+
+    def _cli(self, command):
+        return f"redis-cli --no-raw -u $REDIS_URL {command}"
 
     def _acquire_command(self):
         return f"FENCELOCK.ACQUIRE {LOCK} {self._owner} {LEASE_MS}"

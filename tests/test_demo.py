@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import conftest
 import demo_picture
 from harness import places
 from harness.progress import progress
@@ -19,7 +20,7 @@ COMMITTED = TESTS / "demo.svg"
 
 
 def tell(picture, code="pass", output=subprocess.PIPE, **environment):
-    code = f"import demo, sys; {code}; sys.exit(demo.main([{str(picture)!r}]))"
+    code = f"import demo, sys; {code}; sys.exit(demo.main(['--picture', {str(picture)!r}]))"
     environment = {**os.environ, **environment}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=TESTS, stdout=output, text=True, timeout=100, env=environment)
@@ -39,6 +40,27 @@ def test_the_story_holds_and_ends_at_1_1_and_2(tmp_path):
     assert "\x1b" not in told.stdout
     # The picture of the README shows what a run shows today.
     assert words(tmp_path / "demo.svg") == words(COMMITTED)
+
+
+@pytest.mark.parametrize("pg", conftest._majors()[:1], ids=lambda major: f"pg{major or 'own'}", indirect=True)
+def test_the_story_holds_on_servers_that_run_already(redis_server, r, pg, db, dsn, tmp_path):
+    """Its table is there from an earlier run."""
+    db.execute("CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)")
+    db.execute("INSERT INTO counters VALUES (1, 2)")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for program, libraries in (
+        (redis_server.cli_command()[0], redis_server.libraries),
+        (pg.installation.psql, pg.installation.libraries),
+    ):
+        paths = ":".join(map(str, libraries))
+        (tools / program.name).write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{paths}" exec "{program}" "$@"\n')
+        (tools / program.name).chmod(0o755)
+    command = [sys.executable, "demo.py", "--picture", tmp_path / "demo.svg", "--redis-url", redis_server.url, "--database-url", dsn]
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    told = subprocess.run(command, cwd=TESTS, stdout=subprocess.PIPE, text=True, timeout=100, env=environment)
+    assert told.returncode == 0, told.stdout
+    assert told.stdout.rstrip().endswith("claim first ended at 2.")
 
 
 def test_a_story_that_does_not_hold_is_a_failure_in_a_terminal_too(tmp_path):
