@@ -174,9 +174,10 @@ def test_a_guard_ends_with_its_transaction_and_not_with_its_client(through, db):
 def test_many_clients_on_few_connections_write_their_own_rows_and_no_others(through, db):
     """Each client has a lock of its own, so a fence of its own, and tries its neighbour's row each time."""
     clients, rounds = 8, 12
+    opened = [through(2, prepare_threshold=1) for _ in range(clients)]
 
     def work(row):
-        client, neighbour, passed = through(2, prepare_threshold=1), row % clients + 1, 0
+        client, neighbour, passed = opened[row - 1], row % clients + 1, 0
         for _ in range(rounds):
             client.execute(CLAIM, (row, 100 + row))
             with client.transaction():
