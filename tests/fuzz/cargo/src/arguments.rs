@@ -1,0 +1,103 @@
+//! Arguments: the words of a call, one a line, against a second reading of the same contract.
+
+use std::collections::BTreeMap;
+
+use fence::Fence;
+use fence::args::{self, BadArgument};
+use fence::lease::{LONGEST, Millis, OWNER_MAX, Terms};
+use fence::resource::read_stamp;
+
+const MAX_TTL: Millis = Millis(86_400_000);
+
+/// The first line names the command.
+pub fn run(data: &[u8]) {
+    let words: Vec<&[u8]> = data.split(|&byte| byte == b'\n').collect();
+    match words[..] {
+        [b"acquire", owner, ttl, ref options @ ..] => acquire(owner, ttl, options, MAX_TTL),
+        [b"acquire-longest", owner, ttl, ref options @ ..] => acquire(owner, ttl, options, Millis(u64::MAX)),
+        [b"extend", owner, ttl, ref options @ ..] => {
+            let read = told(args::extend(owner, ttl, options, MAX_TTL));
+            let plain = owner_of(owner).zip(span(ttl, MAX_TTL)).zip(fence_option(options));
+            let read = read.map(|read| ((read.caller.owner, read.ttl), read.caller.fence));
+            assert_eq!(read, plain);
+        }
+        [b"release", owner, ref options @ ..] => {
+            let read = told(args::release(owner, options)).map(|caller| (caller.owner, caller.fence));
+            assert_eq!(read, owner_of(owner).zip(fence_option(options)));
+        }
+        [b"fields", ref fields @ ..] => {
+            let plain = fields.chunks(2).all(|pair| pair.len() == 2 && pair[0] != b"fence") && !fields.is_empty();
+            assert_eq!(told(args::fields(fields)).is_some(), plain);
+        }
+        [b"fence", word] => {
+            assert_eq!(told(args::fence(word)), fence(word));
+            assert_eq!(read_stamp(word), number(word).filter(|&stamp| stamp <= Fence::MAX).map(|stamp| stamp as i64));
+        }
+        _ => {}
+    }
+}
+
+fn acquire(owner: &[u8], ttl: &[u8], options: &[&[u8]], max_ttl: Millis) {
+    let read = told(args::acquire(owner, ttl, options, max_ttl));
+    let plain = owner_of(owner).zip(span(ttl, max_ttl)).zip(acquire_options(options, max_ttl));
+    let Some(read) = read else { return assert_eq!(plain, None) };
+    let ((owner, ttl), options) = plain.expect("it was read");
+    let value = |name: &str| options.get(name).copied().flatten();
+    assert_eq!((read.request.owner, read.wait), (owner, value("WAIT")));
+    assert_eq!(read.request.retry, options.contains_key("RETRY"));
+    let ephemeral = options.contains_key("EPHEMERAL");
+    assert_eq!(read.request.terms, Terms { ttl, max_hold: value("MAXHOLD"), delay: value("DELAY"), ephemeral });
+}
+
+/// What was read. A refusal must be one line of plain text, whatever the words were.
+fn told<T>(read: Result<T, BadArgument>) -> Option<T> {
+    read.map_err(|bad| {
+        let line = bad.to_string();
+        assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && line.len() < 250, "{line:?}");
+    })
+    .ok()
+}
+
+fn owner_of(owner: &[u8]) -> Option<&[u8]> {
+    (1..=OWNER_MAX).contains(&owner.len()).then_some(owner)
+}
+
+/// A number that is written as Rust writes it.
+fn number(word: &[u8]) -> Option<u64> {
+    let number: u64 = std::str::from_utf8(word).ok()?.parse().ok()?;
+    (number.to_string().as_bytes() == word).then_some(number)
+}
+
+fn span(word: &[u8], max: Millis) -> Option<Millis> {
+    number(word).filter(|&ms| ms > 0 && ms <= max.0 && ms <= LONGEST.0).map(Millis)
+}
+
+fn fence(word: &[u8]) -> Option<Fence> {
+    Fence::new(number(word)?)
+}
+
+fn fence_option(options: &[&[u8]]) -> Option<Option<Fence>> {
+    match options {
+        [] => Some(None),
+        [name, value] if name.to_ascii_uppercase() == b"FENCE" => Some(Some(fence(value)?)),
+        _ => None,
+    }
+}
+
+/// The options by their names, each once, with the value of those that have one.
+fn acquire_options(mut words: &[&[u8]], max_ttl: Millis) -> Option<BTreeMap<String, Option<Millis>>> {
+    let mut options = BTreeMap::new();
+    while let [name, rest @ ..] = words {
+        let name = String::from_utf8(name.to_ascii_uppercase()).ok()?;
+        let value = match (name.as_str(), rest) {
+            ("RETRY" | "EPHEMERAL", _) => None,
+            ("WAIT" | "MAXHOLD" | "DELAY", [value, ..]) => Some(span(value, max_ttl)?),
+            _ => return None,
+        };
+        words = &rest[usize::from(value.is_some())..];
+        if options.insert(name, value).is_some() {
+            return None;
+        }
+    }
+    Some(options)
+}
