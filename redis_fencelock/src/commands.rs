@@ -3,11 +3,13 @@
 //! No rule here, and no reply before the work is done, so that a panic can still be answered by an error.
 //! Invariant: a refused command has changed nothing.
 
+use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
 
 use fence::Fence;
 use fence::args::{self, BadArgument};
+use fence::codec::Clocks;
 use fence::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
 use fence::queue::LockName;
 use redis_module::raw;
@@ -25,7 +27,7 @@ pub(crate) enum Answer {
     Integer(u64),
     Null,
     Error(String),
-    Inspected(Inspected),
+    Inspected(Box<Inspected>),
     Numbers(Vec<(&'static str, u64)>),
     Lines(&'static [&'static str]),
     Forwarded(CallReply),
@@ -64,7 +66,7 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
         return Err(Answer::Error("ERR EPHEMERAL is refused in a script: its connection is not the caller's".into()));
     }
     let mut slot = open_to_write(ctx, words.key)?;
-    let clocks = server().clocks();
+    let clocks = clocks_for(&slot);
     let others_wait = serve_those_who_wait(&mut slot);
     let mut issuer = server().issuer();
     match lease::acquire(slot.hold(), others_wait, request, &mut issuer, server().now(clocks)) {
@@ -84,6 +86,13 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
         Err(Denied::FencesUsedUp) => Err(Answer::Error(format!("ERR all fences up to {} are issued", Fence::MAX))),
         Err(Denied::Held | Denied::Delayed | Denied::Queued) => busy(ctx, &slot, words.key, &request, wait),
     }
+}
+
+/// The time, for what may become a grant. A live lease is refused without the unix time, and whatever the queue does.
+fn clocks_for(slot: &Slot) -> Clocks {
+    let steady_us = server().steady_us();
+    let is_live = slot.lease().is_some_and(|lease| lease.is_live(steady_us));
+    Clocks { steady_us, wall_us: if is_live { 0 } else { wall_us() } }
 }
 
 /// Nobody overtakes, not even between the end of a lease and its hand-over. Tells whether somebody still waits.
@@ -178,7 +187,10 @@ fn inspect(ctx: Ctx, words: &Words) -> Reply {
     let waiters = server().queues.borrow().waiting(lock);
     Ok(match lease.state(now_us) {
         State::Free => Answer::Null,
-        state => Answer::Inspected(Inspected { owner: value.owner().to_vec(), lease, now_us, waiters, state }),
+        state => {
+            let owner = value.owner().to_vec();
+            Answer::Inspected(Box::new(Inspected { owner, lease, now_us, waiters, state }))
+        }
     })
 }
 
@@ -205,7 +217,7 @@ fn open_to_write(ctx: Ctx, key: Name) -> Result<Slot, Answer> {
     if !server().is_primary.get() {
         return Err(Answer::read_only());
     }
-    Ok(Slot::open(ctx, key)?)
+    Ok(Slot::open_in_command(ctx, key)?)
 }
 
 impl Answer {
@@ -266,8 +278,9 @@ impl Inspected {
 /// The words of a command, with the key at 1.
 pub(crate) struct Words<'a> {
     names: &'a [Name],
-    few: [&'a [u8]; FEW],
-    many: Vec<&'a [u8]>,
+    /// All words, once somebody has asked for more than one of them.
+    few: OnceCell<[&'a [u8]; FEW]>,
+    many: OnceCell<Vec<&'a [u8]>>,
     pub key: Name,
 }
 
@@ -278,24 +291,16 @@ impl<'a> Words<'a> {
     fn of(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Words<'a> {
         // SAFETY: the server passes `argc` strings, alive until the command returns; a Name is such a pointer.
         let names: &[Name] = unsafe { std::slice::from_raw_parts(argv.cast(), argc as usize) };
-        let mut words = Words { names, few: [&[]; FEW], many: Vec::new(), key: *names.get(1).unwrap_or(&names[0]) };
-        if names.len() > FEW {
-            words.many = names.iter().map(|name| name.bytes()).collect();
-        } else {
-            for (word, name) in words.few.iter_mut().zip(names) {
-                *word = name.bytes();
-            }
-        }
-        words
+        Words { names, few: OnceCell::new(), many: OnceCell::new(), key: *names.get(1).unwrap_or(&names[0]) }
     }
 
     /// The word at a position that the command's arity promises.
     pub fn at(&self, position: usize) -> &'a [u8] {
-        self.all()[position]
+        self.names[position].bytes()
     }
 
     pub fn from(&self, position: usize) -> &[&'a [u8]] {
-        self.all().get(position..).unwrap_or_default()
+        if self.names.len() <= position { &[] } else { &self.all()[position..] }
     }
 
     pub fn names_from(&self, position: usize) -> &'a [Name] {
@@ -303,7 +308,16 @@ impl<'a> Words<'a> {
     }
 
     fn all(&self) -> &[&'a [u8]] {
-        if self.many.is_empty() { &self.few[..self.names.len()] } else { &self.many }
+        let words = || self.names.iter().map(|name| name.bytes());
+        if self.names.len() > FEW {
+            return self.many.get_or_init(|| words().collect());
+        }
+        let few = self.few.get_or_init(|| {
+            let mut few: [&[u8]; FEW] = [&[]; FEW];
+            few.iter_mut().zip(words()).for_each(|(place, word)| *place = word);
+            few
+        });
+        &few[..self.names.len()]
     }
 }
 

@@ -11,7 +11,7 @@ use redis_module::raw;
 use crate::ffi::{Ctx, Name, api, callback};
 use crate::server::server;
 use crate::stats::Count;
-use crate::{reaper, waiters};
+use crate::{reaper, replication, waiters};
 
 type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
@@ -66,6 +66,7 @@ event!(on_role, |sub, _data| {
 });
 
 fn set_role(is_primary: bool) {
+    replication::somebody_may_listen();
     server().is_primary.set(is_primary);
     if is_primary {
         reaper::arm_now();
@@ -127,6 +128,7 @@ event!(
 );
 
 event!(on_fork, |sub, _data| {
+    replication::somebody_may_listen();
     let keeps_aof = Ctx(std::ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
     let may_write = server().is_primary.get();
     if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && may_write && server().issuer().last() != 0 {
@@ -143,6 +145,7 @@ event!(
             set_role(is_primary);
         }
         reaper::check_timer();
+        replication::look_for_listeners();
     }
 );
 
@@ -160,6 +163,7 @@ event!(
     /// The snapshot that a new replica has loaded was made when its synchronisation began, and time has passed since.
     on_replica,
     |sub, _data| {
+        replication::somebody_may_listen();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
             reaper::send_all();
         }
@@ -167,6 +171,7 @@ event!(
 );
 
 event!(on_config, |_sub, _data| {
+    replication::somebody_may_listen();
     reaper::check_settings();
 });
 

@@ -238,7 +238,7 @@ impl Ctx {
         }
     }
 
-    /// Sends the running command on as it came.
+    /// Sends the running command on as it came, and counts one change for the next snapshot.
     pub fn replicate_verbatim(self) {
         // SAFETY: the context is that of a running command.
         unsafe { api!(RedisModule_ReplicateVerbatim)(self.0) };
@@ -312,6 +312,31 @@ impl Ctx {
     }
 }
 
+/// A section of what INFO tells, freed when dropped.
+pub(crate) struct ServerInfo(*mut raw::RedisModuleServerInfoData);
+
+impl ServerInfo {
+    pub fn of(section: &CStr) -> ServerInfo {
+        // SAFETY: the section ends in NUL; without a context the data is ours to free.
+        ServerInfo(unsafe { api!(RedisModule_GetServerInfo)(ptr::null_mut(), section.as_ptr()) })
+    }
+
+    /// A field that is a number.
+    pub fn number(&self, field: &CStr) -> Option<u64> {
+        let mut error = 0;
+        // SAFETY: the data is alive and the field ends in NUL.
+        let number = unsafe { api!(RedisModule_ServerInfoGetFieldUnsigned)(self.0, field.as_ptr(), &mut error) };
+        (error == 0).then_some(number)
+    }
+}
+
+impl Drop for ServerInfo {
+    fn drop(&mut self) {
+        // SAFETY: made by `of` without a context and freed once.
+        unsafe { api!(RedisModule_FreeServerInfo)(ptr::null_mut(), self.0) }
+    }
+}
+
 /// The field of a hash, or why there is none.
 pub(crate) enum Hash {
     WrongType,
@@ -378,12 +403,12 @@ impl Key {
     pub fn content(&self) -> Content {
         // SAFETY: the key is open (a null one counts as empty). The value is of our type when the type says so.
         unsafe {
-            if api!(RedisModule_KeyType)(self.0) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
-                Content::Nothing
-            } else if api!(RedisModule_ModuleTypeGetType)(self.0) != value::lock_type() {
-                Content::Other
-            } else {
+            if api!(RedisModule_ModuleTypeGetType)(self.0) == value::lock_type() {
                 Value::from_raw(api!(RedisModule_ModuleTypeGetValue)(self.0)).map_or(Content::Other, Content::Lock)
+            } else if api!(RedisModule_KeyType)(self.0) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
+                Content::Nothing
+            } else {
+                Content::Other
             }
         }
     }

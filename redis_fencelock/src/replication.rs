@@ -1,14 +1,14 @@
 //! The internal commands: what a primary did, told to replicas and append-only files as effects.
 //!
 //! Nothing is decided here, least of all by a clock: a replica and a file that is read back store what they are told.
-//! Invariant: a user cannot run them.
+//! Invariant: a user cannot run them; and what is not told is nothing that a replica or a file could miss.
 
 use std::ffi::{CStr, c_int};
 
 use fence::codec::{self, Route};
 use redis_module::raw;
 
-use crate::ffi::{Ctx, INTERNAL_ERROR, Name, callback, warn};
+use crate::ffi::{Ctx, INTERNAL_ERROR, Name, ServerInfo, callback, warn};
 use crate::server::server;
 use crate::store::Slot;
 
@@ -65,6 +65,34 @@ callback! {
         ctx.replicate_verbatim();
         ctx.reply_ok()
     }
+}
+
+/// How often to look whether anybody listens, while somebody may.
+const LOOK_US: u64 = 1_000_000;
+
+/// Has everything told from now on.
+///
+/// Whoever begins to listen gets a snapshot first, and the server forks to make one: it says so before the next command.
+/// A change of the role or of the settings is taken for one too.
+pub(crate) fn somebody_may_listen() {
+    server().is_heard.set(true);
+}
+
+/// Called by the server's cron: telling costs as much as a whole command of the server's own, so nothing is told while
+/// there is no replica, no backlog for one that may come back, and no append-only file. In a cluster slots move, too.
+pub(crate) fn look_for_listeners() {
+    let server = server();
+    let now_us = server.steady_us();
+    if !server.is_heard.get() || server.in_cluster.get() || now_us < server.listeners_due_us.get() {
+        return;
+    }
+    server.listeners_due_us.set(now_us + LOOK_US);
+    let is_zero = |section, field| ServerInfo::of(section).number(field) == Some(0);
+    let nobody = server.is_primary.get()
+        && is_zero(c"persistence", c"aof_enabled")
+        && is_zero(c"replication", c"connected_slaves")
+        && is_zero(c"replication", c"repl_backlog_active");
+    server.is_heard.set(!nobody);
 }
 
 /// How the running command came here; `None` when an ordinary client sent it.

@@ -5,8 +5,8 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
 use std::rc::Rc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use fence::codec::{self, Clocks, Record, Route};
 use fence::lease::{Hold, Millis, Now};
@@ -44,8 +44,8 @@ pub(crate) fn server() -> &'static Server {
 }
 
 pub(crate) struct Server {
-    origin: Instant,
-    origin_us: u64,
+    /// What is added to the monotonic clock.
+    offset_us: u64,
     issuer: Cell<Issuer>,
     pub index: RefCell<Index>,
     pub reaper: Reaper,
@@ -68,6 +68,10 @@ pub(crate) struct Server {
     pub max_waiters: Cell<u64>,
     pub is_primary: Cell<bool>,
     pub in_cluster: Cell<bool>,
+    /// Somebody may want to be told of what is written: see `replication`.
+    pub is_heard: Cell<bool>,
+    /// When to look whether that is still so.
+    pub listeners_due_us: Cell<u64>,
     /// What is loaded comes from the primary, just now.
     pub from_primary: Cell<bool>,
     /// A context for timers, good for the life of the process.
@@ -84,8 +88,7 @@ impl Server {
     fn new() -> Server {
         let origin_us = wall_us();
         Server {
-            origin: Instant::now(),
-            origin_us,
+            offset_us: origin_us.saturating_sub(clock_us(CLOCK_MONOTONIC)),
             issuer: Cell::default(),
             index: RefCell::new(Index::new(origin_us)),
             reaper: Reaper::default(),
@@ -102,6 +105,8 @@ impl Server {
             max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
             is_primary: Cell::new(true),
             in_cluster: Cell::new(false),
+            is_heard: Cell::new(true),
+            listeners_due_us: Cell::new(0),
             from_primary: Cell::new(false),
             detached: Cell::new(Ctx(std::ptr::null_mut())),
         }
@@ -110,8 +115,7 @@ impl Server {
     /// Microseconds on the monotonic clock, counted from the wall time at which the module was loaded. It never steps, and
     /// a moment before the start of the process has a number too.
     pub fn steady_us(&self) -> u64 {
-        let passed = self.origin.elapsed();
-        self.origin_us + passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros())
+        self.offset_us + clock_us(CLOCK_MONOTONIC)
     }
 
     pub fn clocks(&self) -> Clocks {
@@ -213,6 +217,26 @@ impl Server {
 
 /// Unix time in microseconds; 0 before 1970.
 pub(crate) fn wall_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())
+    clock_us(CLOCK_REALTIME)
+}
+
+const CLOCK_REALTIME: c_int = 0;
+const CLOCK_MONOTONIC: c_int = 1;
+
+#[repr(C)]
+struct Timespec {
+    seconds: i64,
+    nanos: i64,
+}
+
+unsafe extern "C" {
+    fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
+}
+
+/// A clock of the system in microseconds; 0 before its epoch. The library's types cost as much again as the clock.
+fn clock_us(clock: c_int) -> u64 {
+    let mut time = Timespec { seconds: 0, nanos: 0 };
+    // SAFETY: on the 64-bit systems that the servers run on a timespec is two integers of 64 bits.
+    unsafe { clock_gettime(clock, &mut time) };
+    time.seconds.max(0) as u64 * 1_000_000 + time.nanos as u64 / 1_000
 }

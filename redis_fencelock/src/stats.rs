@@ -175,11 +175,11 @@ fn hash(lock: LockName) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(FACTOR);
     let mut hash = mix(lock.db as u64, lock.name.len() as u64);
-    for chunk in lock.name.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
+    let (words, rest) = lock.name.as_chunks::<8>();
+    for &word in words {
         hash = mix(hash, u64::from_le_bytes(word));
     }
+    hash = mix(hash, rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
     hash ^ hash >> 32
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Slot {
     key: Key,
     value: Option<Value>,
     told: Told,
+    /// The context is that of a command.
+    in_command: bool,
 }
 
 /// Events to be told once the key is closed: another module may answer one by changing the key.
@@ -50,12 +52,22 @@ impl Drop for Slot {
 
 impl Slot {
     pub fn open(ctx: Ctx, name: Name) -> Result<Slot, WrongType> {
+        Slot::open_as(ctx, name, false)
+    }
+
+    /// The same in the context of a command.
+    pub fn open_in_command(ctx: Ctx, name: Name) -> Result<Slot, WrongType> {
+        Slot::open_as(ctx, name, true)
+    }
+
+    fn open_as(ctx: Ctx, name: Name, in_command: bool) -> Result<Slot, WrongType> {
         let key = ctx.open(name);
-        match key.content() {
-            Content::Other => Err(WrongType),
-            Content::Nothing => Ok(Slot { ctx, name, key, value: None, told: Told::default() }),
-            Content::Lock(value) => Ok(Slot { ctx, name, key, value: Some(value), told: Told::default() }),
-        }
+        let value = match key.content() {
+            Content::Other => return Err(WrongType),
+            Content::Nothing => None,
+            Content::Lock(value) => Some(value),
+        };
+        Ok(Slot { ctx, name, key, value, told: Told::default(), in_command })
     }
 
     /// The lock under a key, for reading.
@@ -109,7 +121,9 @@ impl Slot {
         server().index.borrow_mut().remove(value);
         self.key.delete();
         self.ctx.signal_modified(self.name);
-        self.ctx.replicate_del(self.name);
+        if self.is_heard() {
+            self.ctx.replicate_del(self.name);
+        }
     }
 
     /// Stores what the primary or the append-only file sends, whatever was there.
@@ -119,7 +133,7 @@ impl Slot {
             Content::Lock(value) => Some(value),
             Content::Nothing | Content::Other => None,
         };
-        let mut slot = Slot { ctx, name, key, value, told: Told::default() };
+        let mut slot = Slot { ctx, name, key, value, told: Told::default(), in_command: false };
         slot.store(server().apply(record, route, slot.arrival()));
         if value.is_some() {
             slot.key.clear_expire();
@@ -201,7 +215,19 @@ impl Slot {
         self.send(hold, clocks);
     }
 
+    /// Whether what is written is to be told. If not, it is counted for the next snapshot: the server sends nothing on.
+    fn is_heard(&self) -> bool {
+        let is_heard = server().is_heard.get() || !self.in_command;
+        if !is_heard {
+            self.ctx.replicate_verbatim();
+        }
+        is_heard
+    }
+
     fn send(&self, hold: &Hold, clocks: Clocks) {
+        if !self.is_heard() {
+            return;
+        }
         let mut buffer = [0; ENCODED_MAX];
         self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, clocks, &mut buffer));
     }
