@@ -1,0 +1,104 @@
+"""A Redis server whose time stands still and moves only when it is told to: all its clocks, through the C library.
+
+So a sequence of lock commands has one right outcome, to the millisecond, on the module as it is shipped.
+"""
+
+import mmap
+import struct
+import subprocess
+import time
+
+from harness import RedisServer
+from harness.redis_calls import Line
+
+# Three numbers in a file: the nanoseconds on both clocks at which time stood still, and those that it was moved by since.
+# The last is 0 while time runs.
+_SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+static volatile int64_t *clocks;
+static int (*real)(clockid_t, struct timespec *);
+static void start(void) {
+    real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    clocks = mmap(0, 24, PROT_READ, MAP_SHARED, open(getenv("FROZEN_CLOCK"), O_RDONLY), 0);
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    if (!real) start();
+    int64_t moved = clocks[2];
+    if (moved == 0) return real(clock, now);
+    int steady = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW;
+    if (!steady && clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE) return real(clock, now);
+    int64_t at = clocks[steady ? 0 : 1] + moved;
+    now->tv_sec = at / 1000000000;
+    now->tv_nsec = at % 1000000000;
+    return 0;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec t;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &t);
+    now->tv_sec = t.tv_sec;
+    now->tv_usec = t.tv_nsec / 1000;
+    return 0;
+}
+time_t time(time_t *place) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (place) *place = t.tv_sec;
+    return t.tv_sec;
+}
+"""
+
+
+class FrozenRedis:
+    """The server, started and frozen. `wall_us` is the Unix time at which it stands while it has not been moved."""
+
+    def __init__(self, folder, module_args=()):
+        folder.mkdir(parents=True, exist_ok=True)
+        source, library, clocks = folder / "clock.c", folder / "clock.so", folder / "clocks"
+        source.write_text(_SHIM)
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        clocks.write_bytes(bytes(24))
+        environment = {"LD_PRELOAD": str(library), "FROZEN_CLOCK": str(clocks)}
+        self.server = RedisServer(module_args, data_dir=folder / "data", environment=environment).start()
+        with open(clocks, "r+b") as file:
+            self._clocks = mmap.mmap(file.fileno(), 24)
+        # A whole second later, so that no clock has gone back, and on a whole millisecond.
+        steady_ns, wall_ns = (clock() // 10**9 * 10**9 + 2 * 10**9 for clock in (time.monotonic_ns, time.time_ns))
+        struct.pack_into("=qq", self._clocks, 0, steady_ns, wall_ns)
+        self.wall_us, self._moved_us = wall_ns // 1000, 0
+        self._control = Line(self.server.port)
+        self.move_to(1000)
+
+    @property
+    def moved_us(self):
+        """How far its time has been moved."""
+        return self._moved_us
+
+    def move_to(self, moved_us):
+        """Move its time, and wait until it has done what that makes due."""
+        assert moved_us >= self._moved_us, "time does not go back"
+        self._moved_us = moved_us
+        struct.pack_into("=q", self._clocks, 16, moved_us * 1000)
+        self.settle()
+
+    def settle(self):
+        """Wait until it has been round twice: everything that was due is done, and every reply is on its way."""
+        for _ in range(3):
+            assert self._control.call("PING") == "PONG"
+
+    def call(self, *words):
+        """A command on a connection of its own."""
+        return self._control.call(*words)
+
+    def close(self):
+        """End it."""
+        self._control.close()
+        self._clocks.close()
+        self.server.close()
