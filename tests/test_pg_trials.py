@@ -91,3 +91,24 @@ def test_missing_check_every_function_that_takes_a_fence_refuses_an_older_one(ac
                 acct.execute("ROLLBACK")
             assert (name, key, seen) == (name, key, expected)
     assert acct.execute("SELECT * FROM acct WHERE id = 1").fetchall() == [(1, 7, 10)]
+
+
+PLANS = "SELECT count(*) FROM pg_backend_memory_contexts WHERE name LIKE 'CachedPlan%'"
+
+
+def test_patches_of_the_same_columns_reuse_one_plan_whatever_their_values_and_order(acct):
+    acct.execute("ALTER TABLE acct ADD note text, ADD tags text[]")
+    write = "SELECT fenced_write('acct', 1, %s, %s::jsonb)"
+
+    def plans_after(*patches):
+        for patch in patches:
+            # Several times: a plan is first made for each call, and later kept.
+            for fence in range(6, 14):
+                assert acct.execute(write, (fence, patch), prepare=False).fetchone() == (True,)
+            acct.execute("SELECT fence_reset('acct', 1, 1)", prepare=False)
+        return acct.execute(PLANS, prepare=False).fetchone()[0]
+
+    first = plans_after('{"bal": 1, "note": "x"}')
+    same = plans_after('{"note": "a much longer text", "bal": 2}', '{"bal": 3, "note": null}', '{"note": {"a": [1]}, "bal": "4"}')
+    assert same == first
+    assert plans_after('{"bal": 5, "tags": ["x"]}') >= first

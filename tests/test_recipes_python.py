@@ -81,8 +81,8 @@ class TestAsyncLock:
         lock = example("async_lock").fenced_lock
 
         async def work(client):
-            async with lock(client, "k", ttl_ms=150) as fence:
-                while inspect(r, "k").held_ms < 700:
+            async with lock(client, "k", ttl_ms=800) as fence:
+                while inspect(r, "k").held_ms < 2_000:
                     await asyncio.sleep(0.02)
                 assert await client.execute_command("FENCELOCK.CHECK", "k", fence) == 1
             assert await client.execute_command("FENCELOCK.INSPECT", "k") is None
@@ -109,7 +109,7 @@ class TestAsyncLock:
 
         async def work(client, pool):
             with pytest.raises(recipe.LockLost):
-                async with recipe.fenced_lock(client, "k", ttl_ms=200) as fence:
+                async with recipe.fenced_lock(client, "k", ttl_ms=600) as fence:
                     assert await pool.fetchval(CLAIM, fence) == 0
                     newer = acquire(r, "k", "B", 5_000, "WAIT", 5_000)
                     db.execute("SELECT value FROM fenced_claim(NULL::counters, 1, %s)", (newer,))
@@ -262,7 +262,7 @@ class TestLeader:
 
         def make(identity, work=None, **options):
             client = redis.Redis(port=redis_server.port)
-            options = {"lease_ms": 300, "round_s": 0.01, **options}
+            options = {"lease_ms": 1_000, "round_s": 0.01, **options}
             made = example("leader").Candidate(client, connect(), "scheduler", identity, work or (lambda fence: None), **options)
             thread = threading.Thread(target=made.run)
             thread.start()
@@ -286,7 +286,7 @@ class TestLeader:
         first = candidate("host-1", rounds.append)
         eventually(lambda: self.leader(db)[0], "host-1")
         candidate("host-2")
-        eventually(lambda: inspect(r, "leader:scheduler").held_ms > 1_500)
+        eventually(lambda: inspect(r, "leader:scheduler").held_ms > 2_500)
         assert len(set(rounds)) == 1 and len(rounds) > 5, "one fence, claimed again in each round"
         assert self.leader(db) == ("host-1", rounds[0])
         first.stop()
