@@ -57,8 +57,12 @@ struct Page {
 }
 
 impl Page {
+    fn is_shared(&self) -> bool {
+        self.size <= SHARED_MAX
+    }
+
     fn places(&self) -> usize {
-        (PAGE / self.size).clamp(1, PLACES_MAX)
+        if self.is_shared() { (PAGE / self.size).min(PLACES_MAX) } else { 1 }
     }
 
     fn is_full(&self) -> bool {
@@ -66,7 +70,7 @@ impl Page {
     }
 
     fn bytes(&self) -> usize {
-        self.size.max(PAGE)
+        if self.is_shared() { PAGE } else { self.size }
     }
 
     fn layout(&self) -> Layout {
@@ -321,6 +325,16 @@ mod tests {
         assert!(pool.allocated() < 50_000 * 91);
         places[..50_000].iter().for_each(|&place| pool.release(place));
         assert_eq!(pool.allocated(), 0);
+    }
+
+    #[test]
+    fn what_is_too_large_to_share_a_page_has_one_of_its_size() {
+        let mut pool = Pool::new();
+        let lists = pool.allocated();
+        let (place, _) = take(&mut pool, SHARED_MAX + 1);
+        assert!(pool.bytes == Pool::rounded(SHARED_MAX + 1) && pool.allocated() > lists);
+        pool.release(place);
+        assert_eq!(pool.bytes, 0);
     }
 
     #[test]
