@@ -6,7 +6,7 @@
 use crate::errors::Refused;
 use crate::json::Document;
 use crate::refuse::TriggerEvent;
-use crate::relation::Table;
+use crate::relation::{self, Table};
 use crate::server::{self, Value};
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
 use std::ffi::{CStr, CString};
@@ -37,7 +37,7 @@ const RANDOM_ACCESS: bool = true;
 
 impl Rows {
     /// Adds a row of these fields, as many as the function's declaration says; `None` is null.
-    pub fn put_fields(&mut self, fields: &[Option<Datum>]) {
+    pub fn put_fields(&self, fields: &[Option<Datum>]) {
         let mut values: Vec<Datum> = fields.iter().map(|field| field.unwrap_or(Datum::null())).collect();
         let mut nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
         // SAFETY: there is a value of the declared type for each column; the server copies them.
@@ -46,8 +46,13 @@ impl Rows {
         }
     }
 
+    /// Where the server keeps them.
+    pub fn store(&self) -> *mut pg_sys::Tuplestorestate {
+        self.store
+    }
+
     /// Adds a row, a value of the table's row type.
-    pub fn put(&mut self, row: Datum) {
+    pub fn put(&self, row: Datum) {
         // SAFETY: the row is a tuple of the type that the query expects, or the server is told that it is not (see
         // `rows_of`); the server copies it.
         unsafe {
@@ -75,8 +80,7 @@ impl Call {
     /// The table whose row type the first argument has.
     pub fn table_of_row_type(&self) -> Result<Oid, Refused> {
         let type_oid = self.type_of(0);
-        server::relation_of_type(server::base_type(type_oid))
-            .ok_or_else(|| Refused::NotARowType { type_name: server::type_name(type_oid) })
+        relation::of_row_type(type_oid).ok_or_else(|| Refused::NotARowType { type_name: server::type_name(type_oid) })
     }
 
     /// The table that the first argument names.
@@ -172,13 +176,6 @@ impl Call {
         rows
     }
 
-    /// The reply of a function that returns at most one row of a table.
-    pub fn row_of(&self, table: &Table, row: Option<Datum>) -> Reply {
-        let Some(row) = row else { return Reply::Nothing };
-        self.rows_of(table).put(row);
-        Reply::Handed
-    }
-
     /// Gives the reply to the server.
     pub fn answer(self, reply: Reply) -> Datum {
         // SAFETY: writing the fields of the call that are there for it. Where the function returns rows, the server
@@ -217,6 +214,6 @@ impl Call {
 
     fn type_of(&self, argument: usize) -> Oid {
         // SAFETY: the server finds the type in the expression that makes the call; without one it says none.
-        unsafe { pg_sys::get_fn_expr_argtype((*self.0).flinfo, argument as i32) }
+        unsafe { server::argument_type((*self.0).flinfo, argument) }
     }
 }

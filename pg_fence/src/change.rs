@@ -4,6 +4,7 @@
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
 //! the statement of the caller.
 
+use crate::call::Rows;
 use crate::counters::Counter;
 use crate::errors::{FenceProblem, Refused, UnfencedWrite};
 use crate::explain::explain;
@@ -41,23 +42,32 @@ pub struct Change<'a> {
     pub answer: Answer,
     /// The columns to set.
     pub patch: Option<&'a Patch<'a>>,
+    /// Where the row is added, if it is answered as a row.
+    pub rows: Option<&'a Rows>,
 }
 
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub fn make(&self) -> Result<Option<Outcome>, Refused> {
         let (statement, values) = (self.statement(), self.values());
+        let store = match (self.rows, statement.answer) {
+            (Some(rows), Answer::Fields) => rows.store(),
+            _ => std::ptr::null_mut(),
+        };
         let (counted, counted_stale) = stats::counters_of(self.verb);
         let mut stored = None;
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.verb, self.fence_number());
-            let outcome = plans::run(&statement, &values)?;
+            let outcome = plans::run_into(store, &statement, &values)?;
             let misused = pass.end(outcome.rows);
             match outcome.rows {
                 0 => self.refuse_misuse(misused)?,
                 1 => {
                     let outcome = self.checked(outcome)?;
                     self.refuse_misuse(misused)?;
+                    if let (Some(rows), Some(row)) = (self.rows, outcome.row) {
+                        rows.put(row);
+                    }
                     self.subject().count(counted);
                     return Ok(Some(outcome));
                 }
@@ -87,9 +97,16 @@ impl Change<'_> {
             fence: self.fence_column,
             fits: &self.key.fits,
             verb: self.verb,
-            answer: self.answer,
+            answer: self.shortest_answer(),
             patch: self.patch.map_or(&[], |patch| &patch.columns),
         }
+    }
+
+    /// A row is handed over field by field, without a value of its type, where its fields are the table's columns and
+    /// nothing else is answered.
+    fn shortest_answer(&self) -> Answer {
+        let are_fields = self.table.has_all_columns && !self.table.can_change_writes;
+        if self.answer == Answer::Row && are_fields { Answer::Fields } else { self.answer }
     }
 
     fn subject(&self) -> Subject<'_> {

@@ -1,6 +1,6 @@
 //! Claims: stamp the fence on a row before reading it, and give the row back as it is then.
 
-use crate::call::{Call, Reply};
+use crate::call::{Call, Reply, Rows};
 use crate::change::{Change, accepted_fence};
 use crate::errors::Refused;
 use crate::key::Key;
@@ -13,20 +13,20 @@ use crate::statement::{Answer, Verb};
 pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim()");
     let table = Table::open(call.table_of_row_type()?)?;
-    let claimed = claim(call, &table, Answer::Row)?;
-    Ok(call.row_of(&table, claimed.and_then(|outcome| outcome.row)))
+    claim(call, &table, Answer::Row, Some(&call.rows_of(&table)))?;
+    Ok(Reply::Handed)
 }
 
 /// `fenced_claim_json(target regclass, key, fence bigint, fence_column name)`: the row as jsonb, or null when stale.
 pub fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim_json()");
-    let claimed = claim(call, &*Table::open(call.table()?)?, Answer::Json)?;
+    let claimed = claim(call, &*Table::open(call.table()?)?, Answer::Json, None)?;
     Ok(claimed.and_then(|outcome| outcome.row).map_or(Reply::Nothing, Reply::Value))
 }
 
-fn claim(call: &Call, table: &Table, answer: Answer) -> Result<Option<Outcome>, Refused> {
+fn claim(call: &Call, table: &Table, answer: Answer, rows: Option<&Rows>) -> Result<Option<Outcome>, Refused> {
     let fence_column = table.fence_column(call.fence_column()?)?;
     let fence = accepted_fence(table, fence_column, call.number(2))?;
     let key = Key::read(table, call.value(1, "key")?)?;
-    Change { table, fence_column, key: &key, fence, verb: Verb::Claim, answer, patch: None }.make()
+    Change { table, fence_column, key: &key, fence, verb: Verb::Claim, answer, patch: None, rows }.make()
 }

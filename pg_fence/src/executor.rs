@@ -23,6 +23,8 @@ pub struct Wanted {
     pub number: Option<usize>,
     /// A value of a type of variable length.
     pub value: Option<usize>,
+    /// The whole row, to be added here; else null.
+    pub whole: *mut pg_sys::Tuplestorestate,
 }
 
 /// What a plan answered.
@@ -40,8 +42,8 @@ pub struct Answered {
 ///
 /// # Safety
 ///
-/// The source is that of a kept plan with parameters of these types, each value is of its type, and what is wanted is
-/// there in the rows that the plan answers.
+/// The source is that of a kept plan with parameters of these types, each value is of its type, what is wanted is there
+/// in the rows that the plan answers, and the store takes such rows.
 pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters, wanted: Wanted) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
@@ -91,6 +93,7 @@ mod raw {
         pub fn pfree(pointer: *mut std::ffi::c_void);
         pub fn set_errcontext_domain(domain: *const c_char) -> c_int;
         pub fn slot_getsomeattrs_int(slot: *mut TupleTableSlot, count: c_int);
+        pub fn tuplestore_puttupleslot(store: *mut Tuplestorestate, slot: *mut TupleTableSlot);
     }
 }
 
@@ -241,6 +244,9 @@ unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver:
         let receiver = &mut *receiver.cast::<Receiver>();
         if !std::mem::replace(&mut receiver.is_first, false) {
             return GO_ON;
+        }
+        if !receiver.wanted.whole.is_null() {
+            raw::tuplestore_puttupleslot(receiver.wanted.whole, slot);
         }
         let field = |place: usize| {
             if usize::try_from((*slot).tts_nvalid).unwrap_or(0) <= place {

@@ -3,6 +3,7 @@
 //! Not conversion: `literal` makes values of it. Invariant: a [`Json`] does not outlive the document that it points
 //! into, and strings are the bytes of the database's encoding.
 
+use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, Oid, jbvType};
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -31,6 +32,20 @@ pub enum Kind<'d> {
     Array,
     /// An object.
     Object,
+}
+
+/// The server's functions without the guard that `pg_sys` puts around each.
+mod raw {
+    use pgrx::pg_sys::*;
+
+    unsafe extern "C-unwind" {
+        pub fn JsonbIteratorInit(container: *mut JsonbContainer) -> *mut JsonbIterator;
+        pub fn JsonbIteratorNext(
+            iterator: *mut *mut JsonbIterator,
+            value: *mut JsonbValue,
+            skip_nested: bool,
+        ) -> JsonbIteratorToken::Type;
+    }
 }
 
 impl Document {
@@ -162,22 +177,22 @@ impl<'d> Json<'d> {
         if self.value.type_ != jbvType::jbvBinary {
             return;
         }
-        // SAFETY: the container lies in the document; the iterator gives values that point into it.
+        // SAFETY: the container lies in the document; the iterator gives values that point into it. There is one guard
+        // for all, and what the server can end by an error holds nothing to drop.
         unsafe {
-            let mut iterator = pg_sys::JsonbIteratorInit(self.value.val.binary.data);
-            let mut value = JsonbValue::default();
-            loop {
-                let token = pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true);
-                if token == JsonbIteratorToken::WJB_DONE {
-                    return;
+            pg_guard_ffi_boundary(|| {
+                let mut iterator = raw::JsonbIteratorInit(self.value.val.binary.data);
+                let mut value = JsonbValue::default();
+                loop {
+                    match raw::JsonbIteratorNext(&mut iterator, &mut value, true) {
+                        JsonbIteratorToken::WJB_DONE => return,
+                        token @ (JsonbIteratorToken::WJB_KEY
+                        | JsonbIteratorToken::WJB_VALUE
+                        | JsonbIteratorToken::WJB_ELEM) => visit(token, Json { value, document: PhantomData }),
+                        _ => {}
+                    }
                 }
-                if matches!(
-                    token,
-                    JsonbIteratorToken::WJB_KEY | JsonbIteratorToken::WJB_VALUE | JsonbIteratorToken::WJB_ELEM
-                ) {
-                    visit(token, Json { value, document: PhantomData });
-                }
-            }
+            });
         }
     }
 

@@ -11,13 +11,15 @@ use crate::statement::{Answer, Statement, Verb};
 use crate::text::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::rc::Rc;
 
-/// The plans of a table's statements.
+/// The plans of a table's statements, in the order of what these are made of.
 #[derive(Default)]
-pub struct Plans(RefCell<BTreeMap<Box<[u32]>, Rc<Plan>>>);
+pub struct Plans(RefCell<Vec<(MadeOf, Rc<Plan>)>>);
+
+/// What sets a statement apart from the others on its table.
+type MadeOf = Box<[u32]>;
 
 /// A prepared statement.
 pub struct Plan {
@@ -94,11 +96,23 @@ impl Connection {
 
 /// Runs a statement with values for its parameters: the key's, the fence, the patch's.
 pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
+    run_into(std::ptr::null_mut(), statement, values)
+}
+
+/// The same, where a statement that answers a row's fields adds these to `rows`. None is added where a rule has made
+/// something else of the statement.
+pub fn run_into(
+    rows: *mut pg_sys::Tuplestorestate,
+    statement: &Statement,
+    values: &Values,
+) -> Result<Outcome, Refused> {
     let plan = plan(statement)?;
     let answers_fence = statement.answers_fence();
+    let answers_value = matches!(statement.answer, Answer::Row | Answer::Json);
     let wanted = Wanted {
         number: answers_fence.then_some(0),
-        value: (statement.answer != Answer::Fence).then_some(usize::from(answers_fence)),
+        value: answers_value.then_some(usize::from(answers_fence)),
+        whole: rows,
     };
     let parameters = Parameters { types: &plan.types, values };
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
@@ -155,23 +169,28 @@ fn run_rewritten(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome
 }
 
 fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
-    let made_of = made_of(statement);
-    let plans = &statement.table.plans.0;
-    if let Some(plan) = plans.borrow().get(made_of.as_slice()) {
+    let find =
+        |plans: &Plans| plans.0.borrow().binary_search_by(|(key, _)| key.iter().copied().cmp(made_of(statement)));
+    let plans = &statement.table.plans;
+    if let Ok(place) = find(plans)
+        && let Some((_, plan)) = plans.0.borrow().get(place)
+    {
         return Ok(plan.clone());
     }
     let plan = Rc::new(prepare(statement)?);
-    plans.borrow_mut().insert(made_of.into_boxed_slice(), plan.clone());
-    statement.table.added_plan();
+    // Not before: to prepare it can mean to be called again.
+    if let Err(place) = find(plans) {
+        plans.0.borrow_mut().insert(place, (made_of(statement).collect(), plan.clone()));
+        statement.table.added_plan();
+    }
     Ok(plan)
 }
 
-/// What sets a statement apart from the others on its table.
-fn made_of(statement: &Statement) -> Vec<u32> {
+fn made_of(statement: &Statement) -> impl Iterator<Item = u32> {
     let head = [statement.verb as u32, statement.answer as u32, statement.fence.number as u32];
     let key_types = statement.fits.iter().map(|fit| fit.value_type.to_u32());
     let patch = statement.patch.iter().map(|column| column.number as u32);
-    head.into_iter().chain(key_types).chain(patch).collect()
+    head.into_iter().chain(key_types).chain(patch)
 }
 
 fn prepare(statement: &Statement) -> Result<Plan, Refused> {

@@ -35,6 +35,8 @@ pub struct Table {
     pub can_change_writes: bool,
     /// The type of its rows.
     pub row_type: Oid,
+    /// Whether its rows have no more fields than it has columns: none was dropped.
+    pub has_all_columns: bool,
     /// Its columns, without those that were dropped.
     pub columns: Vec<Column>,
     /// The columns of its primary key, in the key's order.
@@ -112,6 +114,19 @@ struct Tables {
 
 static TABLES: MainThread<Tables> =
     MainThread(Tables { by_oid: RefCell::new(BTreeMap::new()), clock: Cell::new(0), entries: Cell::new(0) });
+
+/// The row type that was asked for last, and the table that it is of. Forgotten with any change of a table or type.
+static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
+
+/// The table of a row type, or of a domain over one.
+pub fn of_row_type(row_type: Oid) -> Option<Oid> {
+    if let Some((_, table)) = LAST_ROW_TYPE.get().filter(|(last, _)| *last == row_type) {
+        return Some(table);
+    }
+    let table = server::relation_of_type(server::base_type(row_type))?;
+    LAST_ROW_TYPE.set(Some((row_type, table)));
+    Some(table)
+}
 
 /// Asks the server to tell about changes. Called once, when the library is loaded.
 pub fn watch_changes() {
@@ -308,6 +323,7 @@ impl Table {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
+    LAST_ROW_TYPE.set(None);
     match server::valid(oid) {
         Some(oid) => TABLES.mark(|table| table.oid == oid),
         None => TABLES.mark(|_| true),
@@ -316,6 +332,7 @@ unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
 
 #[pg_guard]
 unsafe extern "C-unwind" fn catalog_changed(_argument: Datum, catalog: CatalogId, hash: u32) {
+    LAST_ROW_TYPE.set(None);
     let changed = CatalogEntry { catalog, hash };
     // A hash of 0 stands for all entries of the catalog.
     TABLES.mark(|table| hash == 0 || table.depends_on.borrow().contains(&changed));
@@ -358,6 +375,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         is_partitioned,
         can_change_writes: is_partitioned || has_rules_or_triggers(relation),
         row_type: form.reltype,
+        has_all_columns: columns.len() == form.relnatts as usize,
         columns,
         key,
         alias: crate::text::c_string(alias),

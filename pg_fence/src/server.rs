@@ -25,6 +25,19 @@ impl<T> Deref for MainThread<T> {
     }
 }
 
+/// Functions of the server that raise no error, without the guard that `pg_sys` puts around each.
+mod raw {
+    use pgrx::pg_sys::*;
+    use std::ffi::c_int;
+
+    unsafe extern "C-unwind" {
+        pub fn GetCurrentTimestamp() -> TimestampTz;
+        pub fn RecoveryInProgress() -> bool;
+        pub fn get_fn_expr_argtype(function: *mut FmgrInfo, argument: c_int) -> Oid;
+        pub fn pg_trigger_depth(call: FunctionCallInfo) -> Datum;
+    }
+}
+
 /// A value that is not null, with its type. It lives as long as the memory context it was made in: that of the call.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
@@ -172,6 +185,16 @@ impl Input {
     }
 }
 
+/// The type of an argument in the expression that makes a call; none where there is no such expression.
+///
+/// # Safety
+///
+/// The function is that of a call under way.
+pub unsafe fn argument_type(function: *mut pg_sys::FmgrInfo, argument: usize) -> Oid {
+    // SAFETY: as the caller promises.
+    unsafe { raw::get_fn_expr_argtype(function, i32::try_from(argument).unwrap_or(i32::MAX)) }
+}
+
 /// The name of a type as error texts give it.
 pub fn type_name(type_oid: Oid) -> CString {
     // SAFETY: the function gives a name to any oid.
@@ -299,14 +322,18 @@ pub fn now_us() -> u64 {
     const US_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
     let days = i64::from(pg_sys::POSTGRES_EPOCH_JDATE) - i64::from(pg_sys::UNIX_EPOCH_JDATE);
     // SAFETY: it reads the clock.
-    let since_2000 = unsafe { pg_sys::GetCurrentTimestamp() };
+    let since_2000 = unsafe { raw::GetCurrentTimestamp() };
     u64::try_from(since_2000.saturating_add(days * US_PER_DAY)).unwrap_or(0)
 }
 
 /// Refuses what writes while the server is a standby, before a lock is taken that a standby does not give.
 pub fn refuse_on_standby(function: &CStr) {
     // SAFETY: it raises an error or does nothing.
-    unsafe { pg_sys::PreventCommandDuringRecovery(function.as_ptr()) };
+    unsafe {
+        if raw::RecoveryInProgress() {
+            pg_sys::PreventCommandDuringRecovery(function.as_ptr());
+        }
+    }
 }
 
 /// The oid of the database.
@@ -335,7 +362,7 @@ pub fn cut(text: &CStr, max_bytes: usize) -> Vec<u8> {
 /// The clock, in the server's own time.
 pub fn now() -> i64 {
     // SAFETY: it reads the clock.
-    unsafe { pg_sys::GetCurrentTimestamp() }
+    unsafe { raw::GetCurrentTimestamp() }
 }
 
 /// A value of type text.
@@ -348,7 +375,7 @@ pub fn text_datum(bytes: &[u8]) -> Datum {
 /// How deep in triggers the running statement is; 0 is in none.
 pub fn trigger_depth() -> i32 {
     // SAFETY: the function answers a number of the backend and does not look at its arguments.
-    unsafe { pg_sys::pg_trigger_depth(std::ptr::null_mut()).value() as i32 }
+    unsafe { raw::pg_trigger_depth(std::ptr::null_mut()).value() as i32 }
 }
 
 /// The number of the running subtransaction.

@@ -36,6 +36,8 @@ pub enum Answer {
     Fence,
     /// The row as a value of its table's type.
     Row,
+    /// The row's fields, one by one.
+    Fields,
     /// The row as jsonb.
     Json,
 }
@@ -164,6 +166,7 @@ impl Statement<'_> {
         let row = match self.answer {
             Answer::Fence => None,
             Answer::Row => Some(text![alias]),
+            Answer::Fields => Some(joined(self.table.columns.iter().map(|column| self.column(column)), ", ")),
             Answer::Json => Some(text!["pg_catalog.to_jsonb(", alias, ")"]),
         };
         let fence = self.answers_fence().then(|| text![self.column(self.fence), "::pg_catalog.int8"]);

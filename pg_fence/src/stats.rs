@@ -63,7 +63,7 @@ pub fn counters_of(verb: Verb) -> (Counter, Counter) {
 
 /// `fence_stat()`: the rows of `pg_stat_fence` for this database; one row of nulls where nothing can be counted.
 pub fn fence_stat(call: &Call) -> Result<Reply, Refused> {
-    let mut rows = call.rows();
+    let rows = call.rows();
     if !counters::are_there() {
         server::notice(
             text!["pg_fence counts nothing: it is not preloaded"],

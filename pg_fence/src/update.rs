@@ -1,6 +1,6 @@
 //! Writes of a row under its claim.
 
-use crate::call::{Call, Reply};
+use crate::call::{Call, Reply, Rows};
 use crate::change::{Change, accepted_fence};
 use crate::errors::Refused;
 use crate::key::Key;
@@ -14,7 +14,7 @@ use pgrx::pg_sys::Datum;
 /// `fenced_update(target regclass, key, fence bigint, patch jsonb, fence_column name)`: true written, false stale.
 pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_update()");
-    let written = patched(call, &*Table::open(call.table()?)?, Verb::Update, Answer::Fence)?;
+    let written = patched(call, &*Table::open(call.table()?)?, Verb::Update, None)?;
     Ok(Reply::Value(Datum::from(written.is_some())))
 }
 
@@ -23,15 +23,15 @@ pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
 pub fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_update_returning()");
     let table = Table::open(call.table_of_row_type()?)?;
-    let written = patched(call, &table, Verb::Update, Answer::Row)?;
-    Ok(call.row_of(&table, written.and_then(|outcome| outcome.row)))
+    patched(call, &table, Verb::Update, Some(&call.rows_of(&table)))?;
+    Ok(Reply::Handed)
 }
 
 /// `fenced_write(target regclass, key, fence bigint, patch jsonb, fence_column name)`: stamps and sets at once. True
 /// written, false stale.
 pub fn fenced_write(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_write()");
-    let written = patched(call, &*Table::open(call.table()?)?, Verb::Write, Answer::Fence)?;
+    let written = patched(call, &*Table::open(call.table()?)?, Verb::Write, None)?;
     Ok(Reply::Value(Datum::from(written.is_some())))
 }
 
@@ -43,14 +43,16 @@ pub fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
     let fence = accepted_fence(&table, fence_column, call.number(2))?;
     let key = Key::read(&table, call.value(1, "key")?)?;
     let (verb, answer) = (Verb::Delete, Answer::Fence);
-    let deleted = Change { table: &table, fence_column, key: &key, fence, verb, answer, patch: None }.make()?;
+    let deleted =
+        Change { table: &table, fence_column, key: &key, fence, verb, answer, patch: None, rows: None }.make()?;
     Ok(Reply::Value(Datum::from(deleted.is_some())))
 }
 
-fn patched(call: &Call, table: &Table, verb: Verb, answer: Answer) -> Result<Option<Outcome>, Refused> {
+fn patched(call: &Call, table: &Table, verb: Verb, rows: Option<&Rows>) -> Result<Option<Outcome>, Refused> {
     let fence_column = table.fence_column(call.fence_column()?)?;
     let fence = accepted_fence(table, fence_column, call.number(2))?;
     let key = Key::read(table, call.value(1, "key")?)?;
     let patch = Patch::read(table, fence_column, &call.document(3, "patch")?)?;
-    Change { table, fence_column, key: &key, fence, verb, answer, patch: Some(&patch) }.make()
+    let answer = if rows.is_some() { Answer::Row } else { Answer::Fence };
+    Change { table, fence_column, key: &key, fence, verb, answer, patch: Some(&patch), rows }.make()
 }
