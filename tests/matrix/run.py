@@ -96,9 +96,11 @@ def version_of(cell):
 
 
 def commit():
-    """The commit under test; with a + when the checkout has changes that are not in it."""
-    said = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=places.ROOT, stdout=subprocess.PIPE, text=True)
-    return said.stdout.strip()
+    """The commit under test; with a + when the checkout has other changes than the ones that are written here."""
+    written = (f":!{path.relative_to(places.ROOT)}" for path in (results.FILE, table.README))
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *written], cwd=places.ROOT).returncode
+    said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=places.ROOT, stdout=subprocess.PIPE, text=True)
+    return said.stdout.strip() + ("+" if changed else "")
 
 
 def environment_of(cell):
