@@ -41,3 +41,39 @@ def test_the_readme_names_every_function_and_setting(pg):
         assert [name for name in names.splitlines() if f"`{name}" not in text] == []
     finally:
         pg.psql("DROP DATABASE readme WITH (FORCE)")
+
+
+def test_the_tables_of_functions_say_what_their_comments_say(db):
+    """Name, arguments and description. The fence column, the last argument of all row functions, is told once."""
+    rows = re.findall(r"^\| `(fenced?_\w+)\((.*?)\)` \|.*\| (.*) \|$", README.read_text(), re.MULTILINE)
+    assert len(rows) >= 14
+    for name, arguments, description in rows:
+        found = db.execute(
+            "SELECT proargnames, obj_description(oid) FROM pg_proc WHERE proname = %s AND obj_description(oid) !~ 'Key as'",
+            [name],
+        ).fetchall()
+        ((names, comment),) = found
+        assert description == comment
+        told = [argument.split()[0] for argument in arguments.split(", ")]
+        assert told in (names, [argument for argument in names if argument != "fence_column"])
+
+
+def test_the_table_of_statistics_has_the_columns_of_the_view(db):
+    table = README.read_text().split("| column | meaning |")[1].split("\n\n")[0]
+    columns = [column.name for column in db.execute("SELECT * FROM pg_stat_fence").description]
+    assert re.findall(r"`(\w+)`", re.sub(r"(?m)^(\| [^|]*\|).*", r"\1", table)) == columns
+
+
+def test_everything_has_a_comment(db):
+    members = "SELECT objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_fence' WHERE d.deptype = 'e'"
+    bare = db.execute(
+        f"""
+        SELECT oid::regprocedure::text FROM pg_proc WHERE oid IN ({members}) AND obj_description(oid, 'pg_proc') IS NULL
+        UNION ALL
+        SELECT relname FROM pg_class WHERE oid IN ({members}) AND obj_description(oid, 'pg_class') IS NULL
+        UNION ALL
+        SELECT format('%s.%s', attrelid::regclass, attname) FROM pg_attribute
+        WHERE attrelid IN ({members}) AND attnum > 0 AND col_description(attrelid, attnum) IS NULL
+        """
+    ).fetchall()
+    assert bare == []
