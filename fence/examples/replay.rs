@@ -4,7 +4,8 @@
 //! `STEP_US` with every operation, so that whatever fell due is done before the next one.
 //!
 //!     start WALL_US clock|count LAST         the clock, whether fences follow it, the last issued fence
-//!     advance MS                             stop ELAPSED_US [CONNECTION=reply ...] for each moment at which something ends
+//!     advance MS                             stop ELAPSED_US [CONNECTION=reply ...] for each moment at which something ends,
+//!                                            or `tie` and no more: two locks are handed over at once, in either order
 //!     call CONNECTION COMMAND words ...      reply, or `waits`; then the stop a step later
 //!     close CONNECTION                       the stop a step later
 //!     row claim|update|write|delete|insert KEY FENCE
@@ -52,6 +53,8 @@ struct World {
     hashes: BTreeMap<Bytes, BTreeMap<Bytes, Bytes>>,
     rows: BTreeMap<String, i64>,
     guards: BTreeMap<String, i64>,
+    /// Locks handed over at this stop.
+    grants: usize,
     /// Replies to connections that waited.
     told: Vec<(u32, String)>,
 }
@@ -108,6 +111,7 @@ impl World {
             hashes: BTreeMap::new(),
             rows: BTreeMap::new(),
             guards: BTreeMap::new(),
+            grants: 0,
             told: Vec::new(),
         }
     }
@@ -133,7 +137,11 @@ impl World {
                 stop_us = end_us + STEP_US;
             }
             self.steady_us = stop_us;
+            self.grants = 0;
             self.do_what_is_due();
+            if self.grants > 1 {
+                return writeln!(out, "tie").unwrap();
+            }
             let told: Vec<String> =
                 self.told.drain(..).map(|(connection, reply)| format!(" {connection}={reply}")).collect();
             writeln!(out, "stop {}{}", stop_us - ORIGIN_US, told.concat()).unwrap();
@@ -187,6 +195,7 @@ impl World {
         let lease = lease::grant(waiter.terms, &mut self.issuer, now).unwrap();
         self.store(key, lease, &waiter.owner, waiter.connection);
         self.tell(waiter.connection, lease.fence.to_string());
+        self.grants += 1;
         true
     }
 
