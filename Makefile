@@ -60,6 +60,7 @@ help:
 	@echo 'make test-long   the tests that take minutes'
 	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
 	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
+	@echo 'make chaos       histories of servers that are killed, frozen and cut off: RUNS=9 of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
@@ -105,6 +106,11 @@ lab: build
 	cd tests && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
 	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/lab/requirements.txt
 	cd tests && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
+
+# RUNS, DURATION, SEED and KIND come from the environment: see `python -m chaos`.
+.PHONY: chaos
+chaos: setup-test module extensions
+	cd tests && $(CURDIR)/target/venv/bin/python -m chaos
 
 # Each fuzzer for FUZZ_SECONDS, with a new seed. The libFuzzer targets need a nightly toolchain of rustup and a C++ compiler.
 FUZZ_SECONDS := 180
