@@ -56,12 +56,13 @@ TYPES += ['"char"', "bit(3)", "xml", "tsvector", "money", "oid", "regclass", "pa
 TEXTS = ["", "1", "0", "a", "1.05", "NaN", "Infinity", "-1", "2020-02-30", "2020-02-29", "red", '"bl,ue', "(1,a)", "{1,2}"]
 TEXTS += ["{}", "[1,3)", "\\x00ff", "{\"id\": 1}", "[]", "null", "127.0.0.1", "x" * 3_000, "\u00e9\U0001f600", "'; DROP", "1e400"]
 TEXTS += ["{{1,2},{3}}", "8b1f0a9e-0d2c-4c69-9f3e-0c6a5f5a1f11", "{\"k\": 1, \"id\": 2}", "(,)", "00:00:01", "$1", "\\", "true"]
-# What the core itself answers with the code of an internal error: races with another session that changes the catalogs,
-# and a prepared query whose row type is gone.
+# What the core itself answers with the code of an internal error: races with another session that changes the catalogs
+# or drops the called function, and a prepared query whose row type is gone.
 OF_THE_CORE = (
     "tuple concurrently updated",
     "tuple concurrently deleted",
     "could not open relation with OID",
+    "cache lookup failed for function",
     "function in FROM has unsupported return type",
 )
 INTERNAL = "XX000"
@@ -353,7 +354,8 @@ class Session:
                 f"SET plan_cache_mode = {self.pick(['auto', 'force_generic_plan', 'force_custom_plan'])}",
                 "DISCARD ALL",
                 "DISCARD PLANS",
-                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' LIMIT 1",
+                "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND application_name = 'fuzz' "
+                "ORDER BY random() LIMIT 1",
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND application_name = 'fuzz' "
                 "ORDER BY random() LIMIT 1",
                 "CREATE EXTENSION IF NOT EXISTS pg_fence",
