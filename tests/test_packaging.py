@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import conftest
 from harness import places
 
 PACKAGING = places.ROOT / "packaging"
@@ -28,8 +29,10 @@ DOCKERFILES = sorted(PACKAGING.glob("*.Dockerfile"))
 @pytest.fixture
 def out(tmp_path, monkeypatch):
     """The folder of packages, and a major; one is enough. The libraries are those of the tests; git is not asked."""
-    said = subprocess.run([places.chosen_pg_config() or places.pg_config_of(18), "--version"], capture_output=True, text=True)
-    major = int(re.search(r"\d+", said.stdout)[0])
+    major = conftest._majors()[0]
+    if major is None:
+        said = subprocess.run([places.chosen_pg_config(), "--version"], check=True, capture_output=True, text=True)
+        major = int(re.search(r"\d+", said.stdout)[0])
     monkeypatch.setattr(packages, "OUT", tmp_path)
     monkeypatch.setattr(packages, "extension_library", lambda major: places.TARGET / "pg_fence" / str(major) / "pg_fence.so")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
