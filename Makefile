@@ -134,8 +134,10 @@ $(CARGO_FUZZ):
 	$(CARGO) install --locked --quiet --root $(FUZZ_HOME) cargo-fuzz@0.13.2
 
 # Goes on when a cell fails, and fails at the end. Writes tests/matrix/results.json and the table of the README.
+# Every client program runs in every cell.
 test-matrix: setup-test
-	@PYTHONPATH=tests $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
+	@cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster install
+	@CLIENTS=all PYTHONPATH=tests $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
 
 up: build
 	@$(HARNESS) harness.play up
