@@ -179,6 +179,7 @@ test-packages: deb tarball pgxn
 # In the release profile, because it shares with the build what the build scripts made of the servers' headers.
 lint: setup-test
 	$(CARGO) fmt --all --check
+	cd tests/clients/rust && $(CARGO) fmt --check
 	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
 	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
 	set -e; for major in $(MAJORS); do \
