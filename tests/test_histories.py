@@ -14,7 +14,7 @@ from chaos.__main__ import judge
 from chaos.history import EMPTY, History, freeze
 from chaos.linearizability import UNKNOWN, Call, check
 from chaos.models import Lock, Resource
-from chaos.world import FAULTS, KINDS, LOCKS, World, record
+from chaos.world import ENOUGH_UPDATES, FAULTS, KINDS, LOCKS, World, record
 from harness.redis_calls import Line
 from seeds import seed
 
@@ -153,24 +153,21 @@ def test_the_checker_finds_a_planted_violation_at_a_row(name):
 # --- real servers, under every fault
 
 
-@pytest.fixture(scope="module", params=["restart", "failover"])
-def run(request):
-    """A short run with every fault of its kind at least once."""
-    return record(request.param, seed(), seconds=4, pace_s=(0.02, 0.1))
-
-
-def test_one_order_of_the_calls_explains_every_answer(run):
+@pytest.mark.parametrize("kind", ["restart", "failover"])
+def test_one_order_explains_every_answer_and_none_a_planted_one(kind):
+    run = record(kind, seed(), seconds=3, pace_s=(0.02, 0.1))
     print(run)
     assert not judge(run)
+    assert_worth_judging(run)
+    assert_planted_violations_are_found(run.history)
 
 
-def test_the_recorded_history_is_worth_judging(run):
+def assert_worth_judging(run):
     history = run.history
     assert set(run.faults) == set(FAULTS[run.kind])
     assert history.unknown() > 0
-    assert history.count("acquire", lambda told: isinstance(told, int)) > 50
-    assert history.count("acquire", lambda told: told is None) > 10
-    assert history.count("update", lambda told: told is True) > 50
+    assert history.count("acquire", lambda told: told is None) > 0
+    assert history.count("update", lambda told: told is True) >= ENOUGH_UPDATES / 2
 
 
 def altered(history, key, call, **changes):
@@ -187,9 +184,7 @@ def found(history, is_wanted):
     return next((key, call) for key, calls in history.calls.items() for call in calls[len(calls) // 3 :] if is_wanted(call))
 
 
-def test_a_violation_planted_into_a_recorded_history_is_found(run):
-    history = run.history
-    assert not history.violations()
+def assert_planted_violations_are_found(history):
     largest = max(call.outcome for call in history.all() if call.kind == "acquire" and isinstance(call.outcome, int))
     busy = found(history, lambda call: call.kind == "acquire" and call.outcome is None and not call.arguments[2])
     granted = found(history, lambda call: call.kind == "acquire" and call.outcome and call.outcome is not UNKNOWN)
@@ -218,7 +213,7 @@ class Broken(World):
 
 def test_lost_locks_and_undone_updates_of_real_servers_are_found():
     with Broken("restart", seed()) as world:
-        run = world.record(2, ["take_the_locks_away", "undo_updates"])
+        run = world.record(1, ["take_the_locks_away", "undo_updates"])
     violations = run.history.violations()
     print(run, *violations, sep="\n")
     assert any(told.startswith("lock") for told in violations)
@@ -228,7 +223,7 @@ def test_lost_locks_and_undone_updates_of_real_servers_are_found():
 def test_fences_that_start_again_and_workers_that_do_not_fence_are_found():
     forgetful = {"appendonly": "no"}
     with World("restart", seed(), stalls=0.3, fenced=False, module_args=("fence-clock", "no"), config=forgetful) as world:
-        run = world.record(2, ["kill_redis"])
+        run = world.record(1, ["kill_redis"])
     violations = run.history.violations()
     print(run, *violations, sep="\n")
     assert any("issued twice" in told or "went back" in told for told in violations)

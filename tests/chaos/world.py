@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from harness import PostgresServer, RedisServer, eventually, places
-from harness.process import children_of
+from harness.process import children_of, temporary_folder
 from harness.redis_calls import Line
 
 from .history import History, decoded_call
@@ -38,6 +39,8 @@ CLIENTS_OF_A_WORKER = 3
 # Longer and shorter than the leases of the workers.
 PAUSES_S = (0.05, 0.3, 0.6)
 PACE_S = (0.05, 0.4)
+# Of the rows, in a run that is worth judging.
+ENOUGH_UPDATES = 60
 
 
 @dataclass
@@ -100,13 +103,14 @@ class World:
         self._stack.close()
 
     def record(self, seconds, faults, pace_s=PACE_S):
-        """Let the workers work for so long while the faults, each a name of a method, happen round after round.
+        """Let the workers work while the faults, each a name of a method, happen round after round.
 
+        seconds: for at least so long, and until the workers have done something, however busy the machine is.
         pace_s: the shortest and the longest time between two faults.
         """
         self._start_workers()
         until = time.monotonic() + seconds
-        while time.monotonic() < until or not set(faults) <= set(self.run.faults):
+        while time.monotonic() < until or self._updates() < ENOUGH_UPDATES:
             for name in self._chance.sample(faults, len(faults)):
                 time.sleep(self._chance.uniform(*pace_s))
                 getattr(self, name)()
@@ -183,7 +187,10 @@ class World:
     def _new_redis(self, stack):
         append = {"restart": "always", "everysec": "everysec"}.get(self._kind)
         config = {"appendonly": "yes", "appendfsync": append} if append else {"repl-diskless-sync-delay": "0"}
-        server = RedisServer(self._module_args, {**config, **self._config})
+        # In memory, where syncing costs nothing: what a killed process has written stays.
+        folder = temporary_folder("fencelock-chaos", in_memory=True)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        server = RedisServer(self._module_args, {**config, **self._config}, data_dir=folder)
         stack.callback(server.close)
         return server.start()
 
@@ -245,6 +252,10 @@ class World:
                 else:
                     for code, number in line["refused"].items():
                         self.run.refused[code] = self.run.refused.get(code, 0) + number
+
+    def _updates(self):
+        with psycopg.connect(self.postgres.url()) as connection:
+            return connection.execute("SELECT sum(value) FROM counters").fetchone()[0]
 
     def _note(self, kind, invoked_us):
         """Write down what happened to the server, for every lock."""
