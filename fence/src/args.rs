@@ -140,15 +140,19 @@ pub fn fence(word: &[u8]) -> Result<Fence, BadArgument<'static>> {
     canonical(word).and_then(Fence::new).ok_or(bad)
 }
 
+/// With fewer digits than this a number is below 2^64.
+const DIGITS_OF_ANY: usize = 20;
+
 /// Reads an unsigned integer in canonical form: no sign, space, fraction, exponent, hex or leading zero.
 pub fn canonical(word: &[u8]) -> Option<u64> {
     if word.is_empty() || (word[0] == b'0' && word.len() > 1) {
         return None;
     }
-    word.iter().try_fold(0u64, |number, &digit| {
-        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
+    let digit = |digit: u8| digit.is_ascii_digit().then(|| u64::from(digit - b'0'));
+    if word.len() < DIGITS_OF_ANY {
+        return word.iter().try_fold(0, |number, &byte| Some(number * 10 + digit(byte)?));
+    }
+    word.iter().try_fold(0u64, |number, &byte| number.checked_mul(10)?.checked_add(digit(byte)?))
 }
 
 fn owner_of(owner: &[u8]) -> Result<&[u8], BadArgument<'_>> {

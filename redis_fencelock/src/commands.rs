@@ -18,7 +18,7 @@ use crate::ffi::{CallReply, Ctx, INTERNAL_ERROR, Name, callback};
 use crate::replication::FLOOR;
 use crate::server::{server, wall_us};
 use crate::stats::Count;
-use crate::store::{Slot, WRONG_TYPE, WrongType};
+use crate::store::{Event, Slot, WRONG_TYPE, WrongType};
 use crate::waiters::{self, NotQueued};
 use crate::{handover, info, resource};
 
@@ -159,7 +159,7 @@ fn release(ctx: Ctx, words: &Words) -> Reply {
     match lease::release(slot.hold(), caller, now_us) {
         Ok(_) => {
             server().stats.count(Count::Releases);
-            slot.tell(c"fencelock.released");
+            slot.tell(Event::Released);
             handover::pass_on(&mut slot, lock, now_us);
             Ok(Answer::Integer(1))
         }
@@ -213,6 +213,7 @@ fn raise(ctx: Ctx, words: &Words) -> Reply {
 }
 
 /// Opens the lock for a change. A replica grants nothing, even where it lets clients write.
+#[inline(always)]
 fn open_to_write(ctx: Ctx, key: Name) -> Result<Slot, Answer> {
     if !server().is_primary.get() {
         return Err(Answer::read_only());

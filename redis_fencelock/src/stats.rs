@@ -4,6 +4,7 @@
 //! Invariant: counting allocates only when a name enters the table, and the table never grows by itself.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use fence::queue::LockName;
 
@@ -83,12 +84,13 @@ pub(crate) struct NameStats {
 
 struct Names {
     places: Vec<Option<NameStats>>,
+    /// The hash of the name in each place.
+    hashes: Vec<u64>,
 }
 
 impl Stats {
     pub fn new() -> Stats {
-        let names = Names { places: vec![None; DEFAULT_NAMES as usize] };
-        Stats { counts: [const { Cell::new(0) }; COUNT], names: RefCell::new(names) }
+        Stats { counts: [const { Cell::new(0) }; COUNT], names: RefCell::new(Names::new(DEFAULT_NAMES)) }
     }
 
     pub fn get(&self, count: usize) -> u64 {
@@ -119,7 +121,9 @@ impl Stats {
     /// What is known of a name, if it is in the table.
     pub fn of_name(&self, lock: LockName) -> Option<NameStats> {
         let names = self.names.borrow();
-        names.set_of(lock).and_then(|set| names.places[set].iter().flatten().find(|stats| stats.is_of(lock)).cloned())
+        let hash = hash(lock);
+        let at = names.find(names.set_of(hash)?, lock, hash)?;
+        names.places[at].clone()
     }
 
     pub fn names(&self) -> u64 {
@@ -128,7 +132,7 @@ impl Stats {
 
     /// Makes the table this large, and empty; 0 counts no names.
     pub fn set_names(&self, names: u64) {
-        self.names.borrow_mut().places = vec![None; names.min(NAMES_MAX) as usize];
+        *self.names.borrow_mut() = Names::new(names.min(NAMES_MAX));
     }
 
     fn with_name(&self, lock: LockName, change: impl FnOnce(&mut NameStats)) {
@@ -139,24 +143,33 @@ impl Stats {
 }
 
 impl Names {
-    /// The places that a name may take.
-    fn set_of(&self, lock: LockName) -> Option<std::ops::Range<usize>> {
+    fn new(names: u64) -> Names {
+        Names { places: vec![None; names as usize], hashes: vec![0; names as usize] }
+    }
+
+    fn find(&self, mut set: Range<usize>, lock: LockName, hash: u64) -> Option<usize> {
+        set.find(|&at| self.hashes[at] == hash && self.places[at].as_ref().is_some_and(|stats| stats.is_of(lock)))
+    }
+
+    /// The places that a name with this hash may take.
+    fn set_of(&self, hash: u64) -> Option<Range<usize>> {
         let sets = self.places.len().div_ceil(WAYS);
-        let first = (hash(lock) as usize).checked_rem(sets)? * WAYS;
+        let first = ((u128::from(hash) * sets as u128) >> 64) as usize * WAYS;
         Some(first..(first + WAYS).min(self.places.len()))
     }
 
     /// The place of a name. A new name gets it once it has come as often as the rarest that is there, so that busy names
     /// stay (Misra and Gries, "Finding repeated elements", 1982).
     fn place(&mut self, lock: LockName) -> Option<&mut NameStats> {
-        let range = self.set_of(lock)?;
-        let set = &mut self.places[range];
-        let known = set.iter().position(|place| place.as_ref().is_some_and(|stats| stats.is_of(lock)));
-        if let Some(stats) = known.and_then(|at| set[at].as_mut()) {
+        let hash = hash(lock);
+        let set = self.set_of(hash)?;
+        if let Some(at) = self.find(set.clone(), lock, hash) {
+            let stats = self.places[at].as_mut()?;
             stats.weight += 1;
-            return set[known?].as_mut();
+            return Some(stats);
         }
-        let rarest = set.iter_mut().min_by_key(|place| place.as_ref().map_or(0, |stats| stats.weight))?;
+        let at = set.min_by_key(|&at| self.places[at].as_ref().map_or(0, |stats| stats.weight))?;
+        let rarest = &mut self.places[at];
         match rarest.as_mut() {
             Some(stats) if stats.weight > 1 => {
                 stats.weight -= 1;
@@ -165,6 +178,7 @@ impl Names {
             Some(stats) if stats.name.len() == lock.name.len() => stats.reuse_for(lock),
             _ => *rarest = Some(NameStats::of(lock)),
         }
+        self.hashes[at] = hash;
         rarest.as_mut()
     }
 }

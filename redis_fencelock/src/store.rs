@@ -27,6 +27,7 @@ pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding t
 pub(crate) struct Slot {
     ctx: Ctx,
     name: Name,
+    lock: LockName<'static>,
     key: Key,
     value: Option<Value>,
     told: Told,
@@ -37,15 +38,33 @@ pub(crate) struct Slot {
 /// Events to be told once the key is closed: another module may answer one by changing the key.
 #[derive(Default)]
 struct Told {
-    events: [Option<&'static CStr>; 3],
-    count: usize,
+    events: [Option<Event>; 3],
+    count: u8,
+}
+
+/// What happened to a lock.
+#[derive(Clone, Copy)]
+pub(crate) enum Event {
+    Granted,
+    Released,
+    RanOut,
+}
+
+impl Event {
+    fn name(self) -> &'static CStr {
+        match self {
+            Event::Granted => c"fencelock.granted",
+            Event::Released => c"fencelock.released",
+            Event::RanOut => c"fencelock.ranout",
+        }
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         self.key.close();
         for event in self.told.events.iter().flatten() {
-            self.ctx.notify(event, self.name);
+            self.ctx.notify(event.name(), self.name);
         }
     }
 }
@@ -60,6 +79,7 @@ impl Slot {
         Slot::open_as(ctx, name, true)
     }
 
+    #[inline(always)]
     fn open_as(ctx: Ctx, name: Name, in_command: bool) -> Result<Slot, WrongType> {
         let key = ctx.open(name);
         let value = match key.content() {
@@ -67,7 +87,12 @@ impl Slot {
             Content::Nothing => None,
             Content::Lock(value) => Some(value),
         };
-        Ok(Slot { ctx, name, key, value, told: Told::default(), in_command })
+        Ok(Slot::around(ctx, name, key, value, in_command))
+    }
+
+    fn around(ctx: Ctx, name: Name, key: Key, value: Option<Value>, in_command: bool) -> Slot {
+        let lock = LockName { db: ctx.selected_db(), name: name.bytes() };
+        Slot { ctx, name, lock, key, value, told: Told::default(), in_command }
     }
 
     /// The lock under a key, for reading.
@@ -101,7 +126,7 @@ impl Slot {
         }
         self.written(hold, clocks);
         server().stats.count_for(self.lock(), Count::Grants);
-        self.tell(c"fencelock.granted");
+        self.tell(Event::Granted);
     }
 
     /// Stores the hold that is there with another deadline.
@@ -133,7 +158,7 @@ impl Slot {
             Content::Lock(value) => Some(value),
             Content::Nothing | Content::Other => None,
         };
-        let mut slot = Slot { ctx, name, key, value, told: Told::default(), in_command: false };
+        let mut slot = Slot::around(ctx, name, key, value, false);
         slot.store(server().apply(record, route, slot.arrival()));
         if value.is_some() {
             slot.key.clear_expire();
@@ -153,8 +178,8 @@ impl Slot {
     }
 
     /// Has an event told once the key is closed.
-    pub fn tell(&mut self, event: &'static CStr) {
-        if let Some(place) = self.told.events.get_mut(self.told.count) {
+    pub fn tell(&mut self, event: Event) {
+        if let Some(place) = self.told.events.get_mut(usize::from(self.told.count)) {
             *place = Some(event);
             self.told.count += 1;
         }
@@ -172,12 +197,12 @@ impl Slot {
         if lease.is_at_limit() {
             stats.count(Count::MaxholdEnds);
         }
-        self.tell(c"fencelock.ranout");
+        self.tell(Event::RanOut);
     }
 
     /// The lock that this is.
     pub fn lock(&self) -> LockName<'static> {
-        LockName { db: self.ctx.selected_db(), name: self.name.bytes() }
+        self.lock
     }
 
     /// What is to be told of a hold before it is replaced or removed.
@@ -192,7 +217,7 @@ impl Slot {
     }
 
     fn arrival(&self) -> Arrival<'static> {
-        Arrival { db: self.ctx.selected_db(), key: self.name.bytes() }
+        Arrival { db: self.lock.db, key: self.lock.name }
     }
 
     /// Sends the hold that is there to the replicas once more, with the time that is left now.

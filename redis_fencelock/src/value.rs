@@ -329,6 +329,11 @@ impl Value {
     }
 
     fn leb128(&self, at: &mut usize) -> u64 {
+        let [first, ..] = *self.tail(*at, *at + 1) else { return 0 };
+        if first & 0x80 == 0 {
+            *at += 1;
+            return u64::from(first);
+        }
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.tail(*at, *at + 1)[0];
