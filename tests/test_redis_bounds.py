@@ -77,6 +77,21 @@ def test_a_lock_takes_less_memory_than_a_lock_string_and_a_counter(start, count)
 
 
 @pytest.mark.alone
+def test_leases_that_are_freed_on_another_thread_give_their_places_back(start):
+    """While new ones are granted: a place is used again only when that thread is done with it."""
+    lines = start()
+    run(lines, ONE_KEY, 10, TTL_MS)
+    for _ in range(8):
+        lines.control.call("FLUSHALL", "ASYNC")
+        run(lines, ONE_KEY, 20_000, TTL_MS)
+    assert lines.control.call("DBSIZE") == lines.count("live-leases") == 20_000
+    for number in (1, 9_999, 20_000):
+        owner, *_ = lines.control.call("FENCELOCK.INSPECT", f"lock:{number}")[1::2]
+        assert owner == OWNER.encode()
+    lines.control.call("FLUSHALL", "ASYNC")
+    eventually(lambda: lines.count("index-bytes") < 100_000, True)
+
+
 @pytest.mark.parametrize(
     ("count", "most_s"), [(200_000, 0.05), pytest.param(1_000_000, 0.01, marks=LONG)], ids=["200,000", "a million"]
 )
