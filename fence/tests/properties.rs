@@ -1,11 +1,12 @@
 //! Properties over random inputs: the wheel against a sorted map, the queues against lists, the lease machine against a
-//! plain account of who holds what, the codec against itself.
+//! plain account of who holds what, the resource against a plain account of who claimed it, the codec against itself.
 
 use std::collections::BTreeMap;
 
 use fence::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
 use fence::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
 use fence::queue::{LockName, Queues, Ticket};
+use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain};
 use fence::wheel::{Handle, Wheel};
 use fence::{Fence, Issuer};
 use proptest::prelude::*;
@@ -66,22 +67,55 @@ struct Listed {
 
 #[derive(Clone, Debug)]
 enum Call {
-    Acquire { owner: u8, ttl: u64, max_hold: Option<u64>, delay: Option<u64>, retry: bool },
-    Extend { owner: u8, ttl: u64, own_fence: bool },
-    Release { owner: u8, own_fence: bool },
-    Advance { by_ms: u64 },
+    Acquire {
+        owner: u8,
+        ttl: u64,
+        max_hold: Option<u64>,
+        delay: Option<u64>,
+        retry: bool,
+        others_wait: bool,
+    },
+    Extend {
+        owner: u8,
+        ttl: u64,
+        own_fence: bool,
+    },
+    Release {
+        owner: u8,
+        own_fence: bool,
+    },
+    /// The connection of the holder closes.
+    Close,
+    Advance {
+        by_ms: u64,
+    },
+    /// The wall clock is set.
+    SetClock {
+        wall_us: u64,
+    },
 }
 
 fn call() -> impl Strategy<Value = Call> {
     let ms = 1..40u64;
     let some_ms = || prop::option::of(1..60u64);
     prop_oneof![
-        3 => (0..3u8, ms.clone(), some_ms(), some_ms(), any::<bool>())
-            .prop_map(|(owner, ttl, max_hold, delay, retry)| Call::Acquire { owner, ttl, max_hold, delay, retry }),
+        3 => (0..3u8, ms.clone(), some_ms(), some_ms(), any::<bool>(), prop::bool::weighted(0.1)).prop_map(
+            |(owner, ttl, max_hold, delay, retry, others_wait)| {
+                Call::Acquire { owner, ttl, max_hold, delay, retry, others_wait }
+            }
+        ),
         2 => (0..3u8, ms, any::<bool>()).prop_map(|(owner, ttl, own_fence)| Call::Extend { owner, ttl, own_fence }),
         1 => (0..3u8, any::<bool>()).prop_map(|(owner, own_fence)| Call::Release { owner, own_fence }),
+        1 => Just(Call::Close),
         3 => (0..30u64).prop_map(|by_ms| Call::Advance { by_ms }),
+        1 => prop_oneof![Just(0), 0..40u64, 0..Fence::MAX].prop_map(|wall_us| Call::SetClock { wall_us }),
     ]
+}
+
+/// A step at a resource and the fence that it brings.
+fn touch() -> impl Strategy<Value = (Step, u64)> {
+    let step = prop_oneof![3 => Just(Step::Claim), 3 => Just(Step::Update), 1 => Just(Step::Write)];
+    (step, prop_oneof![9 => 1..6u64, 1 => Fence::MAX - 2..=Fence::MAX])
 }
 
 /// The plain account of a lock, in milliseconds.
@@ -207,11 +241,12 @@ proptest! {
         let mut stored: Option<(Lease, u8)> = None;
         let mut account: Option<Account> = None;
         let mut now = 1_000u64;
+        let mut wall_us = 0;
         let mut last = 0;
         for call in calls {
             let owners = [[0u8], [1], [2]];
             let hold = stored.as_ref().map(|(lease, owner)| Hold { lease: *lease, owner: &owners[*owner as usize] });
-            let moment = Now { steady_us: now * 1_000, wall_us: 0 };
+            let moment = Now { steady_us: now * 1_000, wall_us };
             let held = account.as_ref().filter(|account| now < account.ends).cloned();
             let shut = account.as_ref().is_some_and(|account| account.ends <= now && now < account.shut_until);
             let fence_of = |own: bool, held: &Option<Account>| {
@@ -220,7 +255,8 @@ proptest! {
             };
             match call {
                 Call::Advance { by_ms } => now += by_ms,
-                Call::Acquire { owner, ttl, max_hold, delay, retry } => {
+                Call::SetClock { wall_us: set } => wall_us = set,
+                Call::Acquire { owner, ttl, max_hold, delay, retry, others_wait } => {
                     let terms = Terms {
                         ttl: Millis(ttl),
                         max_hold: max_hold.map(Millis),
@@ -228,11 +264,11 @@ proptest! {
                         ephemeral: false,
                     };
                     let request = Request { owner: &owners[owner as usize], terms, retry };
-                    match lease::acquire(hold, false, request, &mut issuer, moment) {
+                    match lease::acquire(hold, others_wait, request, &mut issuer, moment) {
                         Ok(Acquired::Granted(lease)) => {
-                            prop_assert!(held.is_none() && !shut);
-                            prop_assert_eq!(lease.fence.get(), last + 1);
-                            last += 1;
+                            prop_assert!(held.is_none() && !shut && !others_wait);
+                            prop_assert_eq!(lease.fence.get(), wall_us.max(last + 1));
+                            last = lease.fence.get();
                             let last_end = max_hold.map_or(u64::MAX, |hold| now + hold);
                             let ends = last_end.min(now + ttl);
                             let shut_until = ends + delay.unwrap_or(0);
@@ -243,6 +279,7 @@ proptest! {
                             let held = held.unwrap();
                             prop_assert!(retry && held.owner == owner && held.fence == lease.fence.get());
                         }
+                        Err(_) if held.is_none() && !shut => prop_assert!(others_wait || last == Fence::MAX),
                         Err(_) => prop_assert!(shut || held.is_some_and(|held| !(retry && held.owner == owner))),
                     }
                 }
@@ -260,6 +297,14 @@ proptest! {
                         stored = Some((lease, owner));
                     }
                 }
+                Call::Close => {
+                    if let (Some((lease, _)), Some(account)) = (stored.as_mut(), account.as_mut()) {
+                        *lease = lease.run_out(moment.steady_us);
+                        let delay = account.shut_until - account.ends;
+                        account.ends = account.ends.min(now);
+                        account.shut_until = account.ends + delay;
+                    }
+                }
                 Call::Release { owner, own_fence } => {
                     let caller = Caller { owner: &owners[owner as usize], fence: fence_of(own_fence, &held) };
                     let right = own_fence && held.as_ref().is_some_and(|held| held.owner == owner);
@@ -268,6 +313,36 @@ proptest! {
                         (stored, account) = (None, None);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_resource_agrees_with_a_plain_account(touches in prop::collection::vec(touch(), 1..80)) {
+        // Who claimed it last, and whether anybody did.
+        let mut claimed: Option<u64> = None;
+        let mut stored: Option<i64> = None;
+        for (step, number) in touches {
+            let fence = Fence::new(number).unwrap();
+            let newer_than_all = claimed.is_none_or(|claimed| number > claimed);
+            let own = claimed == Some(number);
+            let expected = match step {
+                _ if !newer_than_all && !own => Verdict::Stale,
+                Step::Update if newer_than_all => Verdict::Unclaimed,
+                Step::Claim | Step::Write | Step::Update => Verdict::Accepted,
+            };
+            prop_assert_eq!(step.judge(stored, fence), expected);
+            // A guard and a plain write follow the same account.
+            let entry = if own { Entry::Shared } else if newer_than_all { Entry::Alone } else { Entry::Stale(stored.unwrap()) };
+            prop_assert_eq!(Entry::of(stored, fence), entry);
+            let plain = match (own, newer_than_all) {
+                (true, _) => PlainVerdict::Accepted,
+                (_, true) => PlainVerdict::Unclaimed(fence),
+                _ => PlainVerdict::Stale(fence),
+            };
+            prop_assert_eq!(judge_plain(stored, [fence].into_iter()), plain);
+            if expected == Verdict::Accepted {
+                (claimed, stored) = (Some(number), Some(number as i64));
             }
         }
     }
