@@ -428,8 +428,15 @@ class Game:
                 ],
                 [["DEBUG", "SLEEP", 0.02]],
                 [["FLUSHALL"], self.acquire(self.pick(WILD)), ["FLUSHALL", "ASYNC"]],
+                self.crowd(),
             ]
         )
+
+    def crowd(self):
+        """Many locks, whose memory another thread gives back while new ones are made."""
+        first = [["FENCELOCK.ACQUIRE", f"n{at}", self.owner(), self.chance.choice([20, 50, LONG_MS])] for at in range(300)]
+        then = [["FENCELOCK.ACQUIRE", f"n{at}", self.owner(), self.chance.randrange(1, 40)] for at in range(300)]
+        return [*first, ["FLUSHALL", "ASYNC"], *then, ["FLUSHDB", "ASYNC"] if self.one_in(2) else ["PING"]]
 
     def script(self):
         words = self.lock_command(self.pick(WILD)) if self.one_in(2) else self.resource_command()

@@ -244,6 +244,33 @@ class Session:
                 "TRUNCATE calm",
                 self.block(),
                 self.block(),
+                self.call_in_odd_place(table),
+                self.call_in_odd_place(table),
+                self.call_in_odd_place(table),
+            ]
+        )
+
+    def call_in_odd_place(self, table):
+        """A call where a statement has already begun to do something to the same table, or will not be run to its end."""
+        name, fence = literal(table), self.fence()
+        claim, write = f"fenced_claim_json({name}, 1, {fence})", f"fenced_write({name}, 1, {fence}, '{{\"value\": 1}}')"
+        return self.pick(
+            [
+                f"SELECT c.* FROM {table} AS s, LATERAL fenced_claim(NULL::{table}, s.id, {fence}) AS c",
+                f"SELECT fenced_delete({name}, s.id, {fence}) FROM {table} AS s",
+                f"UPDATE {table} SET value = NULL RETURNING {claim}",
+                f"UPDATE {table} SET value = ({claim})->>'value'",
+                f"INSERT INTO {table} (id) VALUES (3) RETURNING {write}",
+                f"DELETE FROM {table} RETURNING {claim}",
+                f"ALTER TABLE {table} ADD CHECK ({claim} IS NOT NULL) NOT VALID",
+                f"ALTER TABLE {table} ALTER COLUMN value SET DEFAULT ({claim})::text",
+                f"CREATE POLICY q ON {table} USING ({write})",
+                f"CREATE TABLE IF NOT EXISTS {quoted(self.pick(self.names))} AS SELECT * FROM fenced_claim(NULL::{table}, 1, {fence})",
+                f"EXPLAIN (ANALYZE, VERBOSE) {self.row_call()}",
+                f"WITH q AS MATERIALIZED ({self.row_call()}) SELECT * FROM q LIMIT 1",
+                f"SELECT fenced_claim_many(NULL::{table}, ARRAY[0, 1, 2], {fence}) LIMIT 1",
+                f"DECLARE c CURSOR WITH HOLD FOR SELECT fenced_claim_many(NULL::{table}, ARRAY[0, 1, 2], {fence})",
+                f"SELECT sum((fenced_claim_json({name}, i, {fence})->>'fence')::bigint) FROM generate_series(0, 2) AS i",
             ]
         )
 
@@ -353,6 +380,8 @@ class Session:
                 f"SET session_replication_role = {self.pick(['origin', 'replica', 'origin'])}",
                 f"SET plan_cache_mode = {self.pick(['auto', 'force_generic_plan', 'force_custom_plan'])}",
                 "DISCARD ALL",
+                "SET statement_timeout = '2ms'",
+                "SET statement_timeout = '3s'",
                 "DISCARD PLANS",
                 "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND application_name = 'fuzz' "
                 "ORDER BY random() LIMIT 1",
