@@ -40,6 +40,7 @@ endif
 MODULE := $(TARGET)/release/libredis_fencelock.so
 MODULE_BUILT := $(TARGET)/release/.fencelock-module
 DRILL := $(TARGET)/drill/libredis_fencelock.so
+LOAD := $(TARGET)/release/load
 extension = $(TARGET)/pg_fence/$(1)/pg_fence.so
 packaged = $(TARGET)/packages/$(1)/pg_fence.so
 
@@ -52,7 +53,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients bench bench-quick up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -63,6 +64,8 @@ help:
 	@echo 'make chaos       histories of servers that are killed, frozen and cut off: RUNS=9 of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
+	@echo 'make bench       the speed of both halves against what users would run instead: 45 minutes, needs valgrind'
+	@echo 'make bench-quick a part of it in 5 minutes, compared with tests/bench/baseline.json'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
 	@echo 'make down        stop what `make up` started'
 	@echo 'make build       the Redis module in target/release/libredis_fencelock.so, the extension in target/pg_fence/'
@@ -138,6 +141,12 @@ $(CARGO_FUZZ):
 test-matrix: setup-test
 	@cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster install
 	@CLIENTS=all PYTHONPATH=tests $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
+
+bench bench-quick: setup-test module extensions $(LOAD)
+	cd tests && $(CURDIR)/target/venv/bin/python -m bench $(if $(findstring quick,$@),quick,full) $(LOAD) $(BENCH_ARGS)
+
+$(LOAD): tests/bench/load.rs
+	rustc -O --edition 2021 -o $@ $<
 
 up: build
 	@$(HARNESS) harness.play up

@@ -1,0 +1,44 @@
+"""What is read of a server process: the CPU time that it has used, and the instructions that callgrind counted.
+
+Invariant: a count of instructions is the difference between two numbers of repetitions, so what a server does to start
+and to end is not in it.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid, *, with_ended_children=False):
+    """The CPU time of a process in user and kernel mode: fields 14 and 15 of proc(5), and 16 and 17 for its children."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:15]
+    return sum(map(int, numbers if with_ended_children else numbers[:2])) / _TICKS_PER_S
+
+
+class Callgrind:
+    """Callgrind around a server, with its files in a folder that every account may write."""
+
+    def __init__(self, folder):
+        if not shutil.which("valgrind"):
+            raise SystemExit("valgrind counts the instructions; install it (Debian: apt-get install valgrind)")
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.chmod(0o777)
+
+    @property
+    def wrapper(self):
+        """What is put before the server's command line."""
+        out = f"--callgrind-out-file={self._folder}/%p"
+        return ("valgrind", "--tool=callgrind", "--trace-children=yes", "--quiet", out)
+
+    def counted(self):
+        """The count of each process that has ended, by pid."""
+        found = {}
+        for file in self._folder.iterdir():
+            total = re.search(r"^totals: (\d+)", file.read_text(errors="replace"), re.MULTILINE)
+            if total:
+                found[file.name] = int(total[1])
+        return found

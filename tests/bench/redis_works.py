@@ -1,0 +1,265 @@
+"""The works of the Redis half, each against the commands that a user would send to the same server.
+
+CPU is that of the server process per command, over a run of many; redis-benchmark cannot send pairs on one key, so
+`load.rs` sends them. Every reply is looked at: a run in which a lock was not granted, or not given back, is no measure.
+"""
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import tempfile
+
+import redis
+from harness import RedisServer
+
+from .meters import Callgrind, cpu_seconds
+from .works import Work
+
+OWNER = "{c}"
+TTL = 10_000
+LONG = 86_400_000
+
+ACQUIRE = f"FENCELOCK.ACQUIRE {{k}} {OWNER} {TTL}"
+RELEASE = f"FENCELOCK.RELEASE {{k}} {OWNER}"
+SET = f"SET {{k}} {OWNER} NX PX {TTL}"
+
+LUA = {
+    "acquire": "if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return redis.call('INCR', KEYS[2]) end return 0",
+    "release": "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0",
+    "extend": "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0",
+}
+
+
+def script(name, keys, *arguments):
+    """A call of one of the scripts above, which the server has been given."""
+    sha = hashlib.sha1(LUA[name].encode()).hexdigest()
+    return " ".join(["EVALSHA", sha, str(len(keys)), *keys, *map(str, arguments)])
+
+
+LUA_ACQUIRE = script("acquire", ["{k}", "{k}:fence"], OWNER, TTL)
+LUA_RELEASE = script("release", ["{k}"], OWNER)
+LUA_EXTEND = script("extend", ["s{k}"], OWNER, LONG)
+
+# What is held and stored before a run, so that the commands of the run find it.
+HELD = f"FENCELOCK.ACQUIRE h{{k}} {OWNER} {LONG}"
+STORED = f"SET s{{k}} {OWNER} PX {LONG}"
+
+
+class Server:
+    """A Redis server with the module, and what the load generator measures on it."""
+
+    def __init__(self, load, *, append_only=False, wrapper=()):
+        config = {"appendonly": "yes", "appendfsync": "everysec"} if append_only else {}
+        self._load = load
+        self.server = RedisServer(config={**config, "maxclients": 12_000}, wrapper=wrapper).start()
+        self.client = redis.Redis(port=self.server.port)
+        for text in LUA.values():
+            self.client.script_load(text)
+
+    def close(self):
+        """End the server."""
+        self.client.close()
+        self.server.close()
+
+    def knows(self, command):
+        """Whether the server has a command of this name."""
+        return bool(self.client.execute_command("COMMAND INFO", command)[0])
+
+    def load(self, mode, *words):
+        """Run the load generator and answer what it says."""
+        done = subprocess.run([self._load, mode, str(self.server.port), *map(str, words)], capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"load {mode} {words} failed: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def stream(self, commands, templates, *, depth, connections=50, nulls=False):
+        """Send commands and check that all of them did what they are for; `nulls` where null is the right answer."""
+        said = self.load("stream", connections, depth, commands, *templates)
+        refused = said["zeros"] + (said["commands"] - said["nulls"] if nulls else said["nulls"])
+        if refused:
+            raise SystemExit(f"{templates}: {refused} of {said['commands']} replies are not what they should be")
+        return said["commands"]
+
+    def hold(self, connections=50):
+        """Every key of every connection held and stored."""
+        for template in (HELD, STORED):
+            self.stream(8 * connections, [template], depth=1, connections=connections)
+
+    def cpu_us(self, commands, templates, **how):
+        """Microseconds of the server's CPU time per command."""
+        before = cpu_seconds(self.server.pid)
+        sent = self.stream(commands, templates, **how)
+        return (cpu_seconds(self.server.pid) - before) / sent * 1e6
+
+    def hand_over_cpu_us(self, waiters, rounds):
+        """Microseconds of the server's CPU time per hand-over of a lock with a queue, the re-queueing with it."""
+        self.client.flushall()
+        before = cpu_seconds(self.server.pid)
+        self.load("rotate", waiters, rounds, f"FENCELOCK.ACQUIRE {{k}} {OWNER} {LONG} WAIT {LONG}", RELEASE)
+        spent = cpu_seconds(self.server.pid) - before
+        return spent / rounds * 1e6
+
+    def bytes_per_lock(self, template, count):
+        """What a held lock takes of the memory that the server counts."""
+        before = self.client.info("memory")["used_memory"]
+        self.fill(template, count)
+        return (self.client.info("memory")["used_memory"] - before) / count
+
+    def fill(self, template, count):
+        """That many keys by counting up."""
+        self.stream(count, [template], depth=16, connections=10)
+
+    def save_cpu_s(self):
+        """CPU seconds of SAVE."""
+        before = cpu_seconds(self.server.pid)
+        self.client.save()
+        return cpu_seconds(self.server.pid) - before
+
+    def start_cpu_s(self):
+        """CPU seconds of a start that loads the RDB file, up to the first answer."""
+        self.server.kill()
+        self.server.start()
+        return cpu_seconds(self.server.pid)
+
+
+def instructions(load, templates, *, few=4_000, many=24_000, nulls=False):
+    """Instructions of the server per command, 16 at a time on one connection."""
+    counts = []
+    for commands in (few, many):
+        with tempfile.TemporaryDirectory(prefix="fencelock-bench-") as folder:
+            callgrind = Callgrind(folder)
+            server = Server(load, wrapper=callgrind.wrapper)
+            try:
+                server.hold(connections=1)
+                sent = server.stream(commands, templates, depth=16, connections=1, nulls=nulls)
+                server.server.stop()
+                counts.append((sent, max(callgrind.counted().values())))
+            finally:
+                server.close()
+    (few, least), (many, most) = counts
+    return (most - least) / (many - few)
+
+
+class Kept:
+    """A measure that gives several figures: one when called, the others afterwards, round by round."""
+
+    def __init__(self, run, figure):
+        self._run, self._figure, self._said = run, figure, []
+
+    def __call__(self):
+        self._said.append(self._run())
+        return self._said[-1][self._figure]
+
+    def later(self, figure):
+        """A measure that gives this figure of each round again."""
+        rounds = iter(self._said)
+        return lambda: next(rounds)[figure]
+
+
+def pairs(depth, append_only, knows):
+    """The works of single commands: (name, target, stretch, our commands, the peer's), with `nulls` where busy."""
+    where = f"-P {depth}, {'AOF everysec' if append_only else 'no persistence'}"
+    ours, plain, lua = [ACQUIRE, RELEASE], [SET, "DEL {k}"], [LUA_ACQUIRE, LUA_RELEASE]
+    extend = [f"FENCELOCK.EXTEND h{{k}} {OWNER} {LONG}"]
+    rows = [
+        ("ACQUIRE + RELEASE against SET NX PX + DEL", 1.40, 1.30, ours, plain),
+        ("ACQUIRE + RELEASE against the two-key script", 0.40, 0.33, ours, lua),
+        ("ACQUIRE + RELEASE against SET NX PX + compare-and-delete in Lua", None, None, ours, [SET, LUA_RELEASE]),
+        ("ACQUIRE of a busy lock against GET", 1.25, 1.15, [f"FENCELOCK.ACQUIRE h{{k}} another {TTL}"], ["GET s{k}"]),
+        ("EXTEND against PEXPIRE", 1.6, None, extend, [f"PEXPIRE s{{k}} {LONG}"]),
+        ("EXTEND against compare-and-extend in Lua", 0.5, None, extend, [LUA_EXTEND]),
+        ("floor: CHECK of an absent key against SET NX PX + DEL", None, None, ["FENCELOCK.CHECK {k} 1"], plain),
+    ]
+    if knows("DELEX"):
+        peer = [SET, f"DELEX {{k}} IFEQ {OWNER}"]
+        rows.append(("ACQUIRE + RELEASE against SET NX PX + DELEX", None, None, ours, peer))
+    if knows("DELIFEQ"):
+        peer = [SET, f"DELIFEQ {{k}} {OWNER}"]
+        rows.append(("ACQUIRE + RELEASE against SET NX PX + DELIFEQ", None, None, ours, peer))
+    return [(f"{name}, {where}", *row) for name, *row in rows]
+
+
+def works(load, quick):
+    """All works of this half, with their servers started and ended around them."""
+    yield from _commands(load, quick)
+    if not quick:
+        yield from _instructions(load)
+    yield from _waiting(load, quick)
+    if not quick:
+        yield from _many(load)
+
+
+def _commands(load, quick):
+    commands, rounds = (200_000, 3) if quick else (600_000, 7)
+    for append_only in (False,) if quick else (False, True):
+        with contextlib.closing(Server(load, append_only=append_only)) as server:
+            server.hold()
+
+            def cpu(templates, depth):
+                nulls = "another" in templates[0]
+                # One at a time costs some five times as much.
+                return lambda: server.cpu_us(commands // (1 if depth > 1 else 4), templates, depth=depth, nulls=nulls)
+
+            for depth in (16,) if quick else (16, 1):
+                for name, target, stretch, ours, peer in pairs(depth, append_only, server.knows):
+                    yield Work(name, "CPU", target, stretch, cpu(ours, depth), cpu(peer, depth), rounds=rounds)
+
+
+def _instructions(load):
+    for name, target, stretch, ours, peer in pairs(16, False, lambda _: False):
+
+        def count(templates):
+            return lambda: instructions(load, templates, nulls="another" in templates[0])
+
+        yield Work(name, "instructions", target, stretch, count(ours), count(peer))
+
+
+def _waiting(load, quick):
+    seconds, rounds = (3, 1) if quick else (5, 5)
+    with contextlib.closing(Server(load)) as server:
+
+        def contended(acquire, release, poll_ms):
+            return Kept(lambda: server.load("contend", 128, seconds, poll_ms, acquire, release), "cycles")
+
+        waits = f"FENCELOCK.ACQUIRE {{k}} {OWNER} {TTL} WAIT 60000"
+        for poll_ms, target, stretch in ((5, 4.5, 6), (100, 50, None)):
+            ours = contended(waits, RELEASE, 0)
+            peer = contended(LUA_ACQUIRE, LUA_RELEASE, poll_ms)
+            who = f"128 clients in turn on one lock against Lua polled every {poll_ms} ms"
+            yield Work(f"{who}: cycles", "cycles per second", target, stretch, ours, peer, at_least=True, rounds=rounds)
+            longest = ours.later("longest_wait_ms"), peer.later("longest_wait_ms")
+            yield Work(f"{who}: longest wait", "time", 0.1, None, *longest, rounds=rounds)
+
+        turns = 2_000 if quick else 20_000
+        ours = Kept(lambda: server.load("rotate", 1, turns, waits, RELEASE), "median_us")
+        peer = Kept(lambda: server.load("rotate", 1, turns, "BLPOP list{k} 60", "LPUSH list{k} x"), "median_us")
+        who = "RELEASE to the waiter's reply against LPUSH to a BLPOP client"
+        yield Work(f"{who}: median", "time", 1.2, 1.05, ours, peer, rounds=rounds)
+        yield Work(f"{who}: p99", "time", 1.2, 1.05, ours.later("p99_us"), peer.later("p99_us"), rounds=rounds)
+
+        turns = 20_000 if quick else 60_000
+        for waiters in (100,) if quick else (100, 10_000):
+            name = f"CPU of a hand-over with {waiters:,} waiters against 1"
+            ours, peer = (lambda: server.hand_over_cpu_us(waiters, turns)), (lambda: server.hand_over_cpu_us(1, turns))
+            yield Work(name, "CPU", 1.3, 1.1, ours, peer, rounds=rounds)
+
+
+def _many(load, count=1_000_000):
+    held, owner = f"FENCELOCK.ACQUIRE lock:{{n}} {OWNER} {LONG}", f"lock:{{n}} {OWNER}"
+    two_keys = LUA_ACQUIRE.replace("{k}", "lock:{n}").replace(f" {TTL}", f" {LONG}")
+    with contextlib.closing(Server(load)) as many, contextlib.closing(Server(load)) as few:
+        ours, peer = many.bytes_per_lock(held, count), few.bytes_per_lock(two_keys, count)
+        yield Work("bytes per held lock against the two-key script", "memory", 0.9, None, lambda: ours, lambda: peer)
+
+        few.client.flushall()
+        few.fill(held, 160)
+        pair = [ACQUIRE, RELEASE]
+        at_many, at_few = (lambda server=server: server.cpu_us(600_000, pair, depth=16) for server in (many, few))
+        yield Work("ACQUIRE + RELEASE with 1,000,000 live leases against 160", "CPU", 1.3, 1.1, at_many, at_few, rounds=7)
+
+        few.client.flushall()
+        few.fill(f"SET {owner} PX {LONG}", count)
+        name = f"of {count:,} locks against strings with a TTL"
+        yield Work(f"SAVE {name}", "CPU", 1.5, None, many.save_cpu_s, few.save_cpu_s, rounds=3)
+        yield Work(f"load {name}", "CPU", 1.5, None, many.start_cpu_s, few.start_cpu_s, rounds=3)

@@ -1,0 +1,104 @@
+"""Writes what was measured: JSON with everything, a Markdown table, and a plot of each ratio against its limit."""
+
+import contextlib
+import datetime
+import html
+import json
+import math
+import os
+import platform
+import re
+from pathlib import Path
+
+from harness import PostgresServer, RedisServer, places
+
+
+def line(record):
+    """One result as a line of text."""
+    limit = "" if record["target"] is None else f" ({_limit(record)})"
+    return f"{record['verdict']:8} {record['ratio']:8.3f}{limit} {record['name']}, {record['unit']}"
+
+
+def write(folder, records, minutes):
+    """results.json, table.md and results.svg in the folder."""
+    found = {"when": datetime.date.today().isoformat(), "minutes": round(minutes), **_machine()}
+    (folder / "results.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
+    (folder / "table.md").write_text(_table(found, records))
+    (folder / "results.svg").write_text(_plot(records))
+
+
+def _machine():
+    """The machine and the versions."""
+    cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    memory = int(re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
+    return {
+        "cpu": cpu[1] if cpu else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory / 1024**2),
+        "kernel": platform.release(),
+        "load_at_the_end": os.getloadavg()[1],
+        "servers": [_redis_version(), *map(_postgres_version, places.MAJORS)],
+    }
+
+
+def _redis_version():
+    with contextlib.closing(RedisServer().start()) as server:
+        told = dict(line.split(":", 1) for line in server.cli("INFO", "server").splitlines() if ":" in line)
+    name = "valkey" if "valkey_version" in told else "redis"
+    return f"{name} {told[f'{name}_version'].strip()}"
+
+
+def _postgres_version(major):
+    with contextlib.closing(PostgresServer(major).start()) as server:
+        return f"postgresql {server.psql('SHOW server_version')}"
+
+
+def _limit(record):
+    sign = "≥" if record["at_least"] else "≤"
+    stretch = "" if record["stretch"] is None else f", {record['stretch']:g}"
+    return f"{sign} {record['target']:g}{stretch}"
+
+
+def _table(found, records):
+    lines = [
+        f"{found['when']}, {found['minutes']} minutes; {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB,",
+        f"Linux {found['kernel']}; {', '.join(found['servers'])}.",
+        "",
+        "| work | unit | target, stretch | ratio (rounds: lowest to highest) | |",
+        "|---|---|---|---|---|",
+    ]
+    for record in records:
+        limit = "-" if record["target"] is None else _limit(record)
+        ratio = f"**{record['ratio']:.3f}**"
+        if len(record["ours"]) > 1:
+            ratio += f" ({len(record['ours'])}: {record['lowest']:.3f} to {record['highest']:.3f})"
+        lines.append(f"| {record['name']} | {record['unit']} | {limit} | {ratio} | {record['verdict']} |")
+    return "\n".join(lines) + "\n"
+
+
+_ROW, _NAMES, _BARS = 18, 640, 420
+_COLOURS = {"stretch": "#2a7f3f", "met": "#6aa84f", "MISSED": "#c0392b", "-": "#999999"}
+
+
+def _plot(records):
+    """One bar a work on a logarithmic scale from a tenth to ten times the limit (or the peer); the line is the limit."""
+
+    def place(factor):
+        return _NAMES + _BARS * (min(max(math.log10(factor), -1), 1) + 1) / 2
+
+    parts, limit = [], place(1)
+    for number, record in enumerate(records):
+        top = number * _ROW
+        factor, name = record["ratio"] / (record["target"] or 1), html.escape(f"{record['name']}, {record['unit']}")
+        end = place(factor)
+        parts.append(f'<text x="{_NAMES - 6}" y="{top + 13}" text-anchor="end">{name}</text>')
+        parts.append(
+            f'<rect x="{min(limit, end):.1f}" y="{top + 3}" width="{abs(end - limit):.1f}" height="{_ROW - 6}" '
+            f'fill="{_COLOURS[record["verdict"]]}"/>'
+        )
+        parts.append(f'<text x="{_NAMES + _BARS + 6}" y="{top + 13}">{record["ratio"]:.2f}</text>')
+    height = len(records) * _ROW
+    parts.append(f'<line x1="{limit}" x2="{limit}" y1="0" y2="{height}" stroke="black"/>')
+    size = f'width="{_NAMES + _BARS + 60}" height="{height}"'
+    style = 'font-family="sans-serif" font-size="11"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(parts) + "\n</svg>\n"
