@@ -19,7 +19,8 @@ SESSIONS = 4
 STEPS = 100
 CALM_ROWS = 3
 SETTINGS = {"max_prepared_transactions": "8", "deadlock_timeout": "50ms", "fsync": "off"}
-SESSION_SETTINGS = "SET lock_timeout = '150ms'; SET statement_timeout = '3s'; SET client_min_messages = 'error'"
+# As options of the connection, so that DISCARD ALL comes back to them.
+SESSION_SETTINGS = "-c lock_timeout=150ms -c statement_timeout=3s -c client_min_messages=error"
 
 # Tables whose fences only the row functions change: what the calls answer is held against what is stored.
 CALM = """
@@ -395,8 +396,9 @@ class Session:
     # --- steps
 
     def connect(self):
-        self.connection = psycopg.connect(self.url, autocommit=True, application_name="fuzz")
-        self.connection.execute(SESSION_SETTINGS)
+        self.connection = psycopg.connect(
+            self.url, autocommit=True, application_name="fuzz", options=SESSION_SETTINGS
+        )
 
     def run(self, sql):
         """What the statement returned; None when it was refused. An internal error is a find."""
