@@ -283,3 +283,32 @@ def test_a_claim_in_an_open_transaction_is_no_claim_for_others_until_it_commits(
     assert Other(two, UPDATE, (1, 9)).ended() == "LF002"
     one.execute("ROLLBACK")
     assert Other(two, CLAIM, (1, 5)).ended() == [(5,)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "fenced_claim(NULL::acct, 1, 5)",
+        "fenced_claim_many(NULL::acct, ARRAY[1], 5)",
+        "fenced_update_returning(NULL::acct, 1, 5, '{\"bal\": 11}')",
+    ],
+)
+@pytest.mark.parametrize(
+    ("change", "ended"),
+    [
+        ("DROP bal", ("42804", "42703")),
+        ("ADD more int", ("42804",)),
+        ("DROP bal, ADD bal text", ("42804",)),
+        # The server itself waits with the query until it knows the new type.
+        ("ALTER bal TYPE text", ([(1, 5, "10")], [(1, 5, "11")])),
+    ],
+)
+def test_a_table_that_is_altered_while_a_call_waits_gives_no_row_of_other_columns(acct, connect, eventually, call, change, ended):
+    caller = connect()
+    # Only a session that knows the table begins its query while the table is locked.
+    caller.execute("SELECT * FROM fenced_claim(NULL::acct, 1, 5)")
+    with connect(autocommit=False) as altering:
+        altering.execute(f"ALTER TABLE acct {change}")
+        waiting = Other(caller, f"SELECT * FROM {call}").waits_for_a_lock(acct, eventually)
+        altering.commit()
+    assert waiting.ended() in ended

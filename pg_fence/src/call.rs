@@ -53,8 +53,7 @@ impl Rows {
 
     /// Adds a row, a value of the table's row type.
     pub fn put(&self, row: Datum) {
-        // SAFETY: the row is a tuple of the type that the query expects, or the server is told that it is not (see
-        // `rows_of`); the server copies it.
+        // SAFETY: the row is a tuple of the type that the query expects (see `rows_of`); the server copies it.
         unsafe {
             let header = pg_sys::htup::datum_get_heap_tuple_header(row);
             let mut tuple = pg_sys::HeapTupleData {
@@ -79,8 +78,7 @@ impl Call {
 
     /// The table whose row type the first argument has.
     pub fn table_of_row_type(&self) -> Result<Oid, Refused> {
-        let type_oid = self.type_of(0);
-        relation::of_row_type(type_oid).ok_or_else(|| Refused::NotARowType { type_name: server::type_name(type_oid) })
+        relation::of_row_type(self.type_of(0))
     }
 
     /// The table that the first argument names.
@@ -160,20 +158,12 @@ impl Call {
         }
     }
 
-    /// Begins the rows of a function that returns rows of a table. The query was made for the columns that the table had
-    /// when it began, perhaps before it waited for the table's lock; where they have changed the server raises its error.
-    pub fn rows_of(&self, table: &Table) -> Rows {
-        let rows = self.rows();
-        // SAFETY: as above. The server looks at the descriptor that it is given and frees it.
-        unsafe {
-            if !table.has_columns(rows.descriptor) {
-                let context = (*(*self.result_info()).econtext).ecxt_per_query_memory;
-                let outer = pg_sys::MemoryContextSwitchTo(context);
-                (*self.result_info()).setDesc = pg_sys::lookup_rowtype_tupdesc_copy(table.row_type, -1);
-                pg_sys::MemoryContextSwitchTo(outer);
-            }
-        }
-        rows
+    /// Begins the rows of a function that returns rows of a table. Errors: the query was made for other columns than the
+    /// table has now, as it can have waited for the table's lock since.
+    pub fn rows_of(&self, table: &Table) -> Result<Rows, Refused> {
+        // SAFETY: the server passes the description of the rows that the query expects.
+        let fits = unsafe { table.has_columns((*self.result_info()).expectedDesc) };
+        if fits { Ok(self.rows()) } else { Err(Refused::Altered { table: table.name.clone() }) }
     }
 
     /// Gives the reply to the server.

@@ -13,7 +13,7 @@ use crate::statement::{Answer, Verb};
 pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim()");
     let table = Table::open(call.table_of_row_type()?)?;
-    claim(call, &table, Answer::Row, Some(&call.rows_of(&table)))?;
+    claim(call, &table, Answer::Row, Some(&call.rows_of(&table)?))?;
     Ok(Reply::Handed)
 }
 

@@ -20,7 +20,7 @@ pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
     let fence_column = table.fence_column(call.fence_column()?)?;
     let fence = accepted_fence(&table, fence_column, call.number(2))?;
     let keys = keys(&table, call.value(1, "keys")?)?;
-    let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&call.rows_of(&table)));
+    let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&call.rows_of(&table)?));
     for key in &keys {
         Change { table: &table, fence_column, key, fence, verb, answer, patch: None, rows }.make()?;
     }

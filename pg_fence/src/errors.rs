@@ -27,8 +27,12 @@ pub enum Refused {
     Fence(FenceProblem),
     /// The target of a row-returning function is no row type.
     NotARowType { type_name: CString },
+    /// The columns of the table are no longer those that the query was made for.
+    Altered { table: RelationName },
     /// No relation has this oid.
     NoRelation(Oid),
+    /// No type has this oid.
+    NoType(Oid),
     /// The relation is no table that can be fenced.
     NotATable { relation: RelationName, kind: &'static str, hint: &'static str },
     /// The table has no primary key, or none that picks one row at any time.
@@ -174,6 +178,14 @@ impl Refused {
             Refused::Fence(problem) => problem.report(),
             Refused::NotARowType { type_name } => Report::new("42809", text![type_name, " is not a table's row type"])
                 .hint(text!["Pass a null of the table's row type, as in NULL::counters."]),
+            Refused::Altered { table } => Report::new(
+                "42804",
+                text!["the columns of table \"", &table.name, "\" have changed since the query began"],
+            )
+            .hint(text!["Run the query again."])
+            .about(table),
+            Refused::NoType(oid) => Report::new("42704", text!["type with OID ", oid.to_u32(), " does not exist"])
+                .detail(text!["Its table has been dropped, or dropped and created again under its old name."]),
             Refused::NoRelation(oid) => {
                 Report::new("42P01", text!["relation with OID ", oid.to_u32(), " does not exist"])
                     .detail(text!["It has been dropped, or dropped and created again under its old name."])

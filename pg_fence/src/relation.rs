@@ -33,8 +33,6 @@ pub struct Table {
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
     /// partition can have triggers of its own.
     pub can_change_writes: bool,
-    /// The type of its rows.
-    pub row_type: Oid,
     /// Whether its rows have no more fields than it has columns: none was dropped.
     pub has_all_columns: bool,
     /// Its columns, without those that were dropped.
@@ -119,13 +117,17 @@ static TABLES: MainThread<Tables> =
 static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
 
 /// The table of a row type, or of a domain over one.
-pub fn of_row_type(row_type: Oid) -> Option<Oid> {
+pub fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
     if let Some((_, table)) = LAST_ROW_TYPE.get().filter(|(last, _)| *last == row_type) {
-        return Some(table);
+        return Ok(table);
     }
-    let table = server::relation_of_type(server::base_type(row_type))?;
+    if !server::type_exists(row_type) {
+        return Err(Refused::NoType(row_type));
+    }
+    let table = server::relation_of_type(server::base_type(row_type))
+        .ok_or_else(|| Refused::NotARowType { type_name: server::type_name(row_type) })?;
     LAST_ROW_TYPE.set(Some((row_type, table)));
-    Some(table)
+    Ok(table)
 }
 
 /// Asks the server to tell about changes. Called once, when the library is loaded.
@@ -374,7 +376,6 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         name,
         is_partitioned,
         can_change_writes: is_partitioned || has_rules_or_triggers(relation),
-        row_type: form.reltype,
         has_all_columns: columns.len() == form.relnatts as usize,
         columns,
         key,

@@ -23,7 +23,7 @@ pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
 pub fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_update_returning()");
     let table = Table::open(call.table_of_row_type()?)?;
-    patched(call, &table, Verb::Update, Some(&call.rows_of(&table)))?;
+    patched(call, &table, Verb::Update, Some(&call.rows_of(&table)?))?;
     Ok(Reply::Handed)
 }
 
