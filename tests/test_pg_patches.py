@@ -253,3 +253,21 @@ def test_a_check_of_a_domain_may_call_back_into_a_fenced_function(p):
     p.execute("CREATE DOMAIN noted_int AS int CHECK (noted(VALUE)); ALTER TABLE p ADD COLUMN watched noted_int")
     assert update(p, {"watched": 42}) is True
     assert p.execute("SELECT watched, n FROM p, log").fetchone() == (42, 42)
+
+
+# Around each place where the form of a number in JSON, or the type of a column, ends.
+EDGES = sorted({sign * (base**power + more) for sign in (1, -1) for base in (2, 10) for power in range(64) for more in (-1, 0, 1)})
+
+
+def test_integers_are_exact_up_to_the_ends_of_each_type(db):
+    db.execute("CREATE TABLE p (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 5, s smallint, i int, l bigint)")
+    db.execute("INSERT INTO p VALUES (1)")
+    for column, bits in (("s", 16), ("i", 32), ("l", 64)):
+        fitting = [number for number in EDGES if -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)]
+        written = f"SELECT {column} FROM fenced_update_returning(NULL::p, 1, 5, %s::jsonb)"
+        assert [db.execute(written, (json.dumps({column: n}),)).fetchone()[0] for n in fitting] == fitting
+        assert db.execute(written, (f'{{"{column}": 1e2}}',)).fetchone() == (100,)
+        for outside in (2 ** (bits - 1), -(2 ** (bits - 1)) - 1, 10**40):
+            assert refused(db, {column: outside}) == "22003"
+        for text in ("1.0", "0.5", "1e-3"):
+            assert refused(db, f'{{"{column}": {text}}}') == "22P02"

@@ -50,6 +50,23 @@ fn value(column: &Column, json: &Json) -> Result<Option<Datum>, Refused> {
     if column.type_oid == pg_sys::JSONBOID && !matches!(json.kind(), Kind::Null) {
         return Ok(Some(json.to_jsonb()));
     }
+    if let Some(datum) = integer(column, json) {
+        return Ok(Some(datum));
+    }
     let literal = literal(json, column.base_type)?.map(c_string);
     Ok(column.input().read(literal.as_deref(), column.typmod))
+}
+
+/// A short integer for a column of integers, which is the most common value and needs no text in between.
+fn integer(column: &Column, json: &Json) -> Option<Datum> {
+    let is_integer = matches!(column.type_oid, pg_sys::INT8OID | pg_sys::INT4OID | pg_sys::INT2OID);
+    if !is_integer || !matches!(json.kind(), Kind::Number) {
+        return None;
+    }
+    let number = json.short_integer()?;
+    match column.type_oid {
+        pg_sys::INT8OID => Some(Datum::from(number)),
+        pg_sys::INT4OID => i32::try_from(number).ok().map(Datum::from),
+        _ => i16::try_from(number).ok().map(Datum::from),
+    }
 }

@@ -14,18 +14,19 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::rc::Rc;
 
-/// The plans of a table's statements, in the order of what these are made of.
+/// The plans of a table's statements.
 #[derive(Default)]
-pub struct Plans(RefCell<Vec<(MadeOf, Rc<Plan>)>>);
-
-/// What sets a statement apart from the others on its table.
-type MadeOf = Box<[u32]>;
+pub struct Plans(RefCell<Vec<Rc<Plan>>>);
 
 /// A prepared statement.
 pub struct Plan {
     kept: pg_sys::SPIPlanPtr,
     source: *mut pg_sys::CachedPlanSource,
+    /// The types of its parameters: the key's come first.
     types: Vec<Oid>,
+    /// What sets its statement apart from others on the table, with those types and the columns of the patch.
+    head: (Verb, Answer, i16),
+    columns: Vec<i16>,
 }
 
 /// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
@@ -169,28 +170,26 @@ fn run_rewritten(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome
 }
 
 fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
-    let find =
-        |plans: &Plans| plans.0.borrow().binary_search_by(|(key, _)| key.iter().copied().cmp(made_of(statement)));
-    let plans = &statement.table.plans;
-    if let Ok(place) = find(plans)
-        && let Some((_, plan)) = plans.0.borrow().get(place)
-    {
+    let plans = &statement.table.plans.0;
+    if let Some(plan) = plans.borrow().iter().find(|plan| plan.is_of(statement)) {
         return Ok(plan.clone());
     }
     let plan = Rc::new(prepare(statement)?);
-    // Not before: to prepare it can mean to be called again.
-    if let Err(place) = find(plans) {
-        plans.0.borrow_mut().insert(place, (made_of(statement).collect(), plan.clone()));
-        statement.table.added_plan();
-    }
+    plans.borrow_mut().push(plan.clone());
+    statement.table.added_plan();
     Ok(plan)
 }
 
-fn made_of(statement: &Statement) -> impl Iterator<Item = u32> {
-    let head = [statement.verb as u32, statement.answer as u32, statement.fence.number as u32];
-    let key_types = statement.fits.iter().map(|fit| fit.value_type.to_u32());
-    let patch = statement.patch.iter().map(|column| column.number as u32);
-    head.into_iter().chain(key_types).chain(patch)
+impl Plan {
+    /// Whether it is the plan of this statement, which is one on the same table.
+    fn is_of(&self, statement: &Statement) -> bool {
+        let (fits, patch) = (statement.fits, statement.patch);
+        let head = (statement.verb, statement.answer, statement.fence.number);
+        self.head == head
+            && self.columns.len() == patch.len()
+            && self.columns.iter().zip(patch).all(|(&number, column)| number == column.number)
+            && self.types.iter().zip(fits).all(|(&known, fit)| known == fit.value_type)
+    }
 }
 
 fn prepare(statement: &Statement) -> Result<Plan, Refused> {
@@ -218,7 +217,9 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
         match pg_sys::SPI_keepplan(kept) {
             0 => {
                 let sources = pg_sys::SPI_plan_get_plan_sources(kept);
-                Plan { kept, source: (*(*sources).elements).ptr_value.cast(), types }
+                let head = (statement.verb, statement.answer, statement.fence.number);
+                let columns = statement.patch.iter().map(|column| column.number).collect();
+                Plan { kept, source: (*(*sources).elements).ptr_value.cast(), types, head, columns }
             }
             code => return Err(Refused::Server { function: "SPI_keepplan", code }),
         }
