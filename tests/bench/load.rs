@@ -8,11 +8,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "load stream PORT CONNECTIONS DEPTH COMMANDS COMMAND...
-load contend PORT CLIENTS SECONDS POLL_MS ACQUIRE RELEASE
+load contend PORT CLIENTS SECONDS TURNS POLL_MS ACQUIRE RELEASE
 load rotate PORT WAITERS ROUNDS ACQUIRE RELEASE";
 
 /// Keys per connection: enough that a pipeline of 16 holds no key twice.
@@ -25,8 +25,9 @@ fn main() {
         ["stream", port, connections, depth, commands, templates @ ..] => {
             stream(port, number(connections), number(depth), number(commands), templates)
         }
-        ["contend", port, clients, seconds, poll_ms, acquire, release] => {
-            contend(port, number(clients), number(seconds), number(poll_ms), acquire, release)
+        ["contend", port, clients, seconds, turns, poll_ms, acquire, release] => {
+            let polls = Polls { seconds: number(seconds), turns: number(turns), ms: number(poll_ms) };
+            contend(port, number(clients), polls, acquire, release)
         }
         ["rotate", port, waiters, rounds, acquire, release] => {
             rotate(port, number(waiters), number(rounds), acquire, release)
@@ -79,38 +80,51 @@ fn stream(port: &str, connections: usize, depth: usize, commands: usize, templat
     )
 }
 
-/// Each client takes the lock and gives it back, over and over; one that polls sleeps between its attempts.
-fn contend(port: &str, clients: usize, seconds: usize, poll_ms: usize, acquire: &str, release: &str) -> String {
+/// How long clients contend, for how many turns each, and how long one that polls sleeps between its attempts.
+struct Polls {
+    seconds: usize,
+    turns: usize,
+    ms: usize,
+}
+
+/// Each client takes the lock and gives it back, over and over; all begin at one moment.
+fn contend(port: &str, clients: usize, polls: Polls, acquire: &str, release: &str) -> String {
     let cycles = Arc::new(AtomicU64::new(0));
     let longest_us = Arc::new(AtomicU64::new(0));
-    let began = Instant::now();
-    let end = began + Duration::from_secs(seconds as u64);
+    let start = Arc::new(Barrier::new(clients + 1));
     let threads: Vec<_> = (0..clients)
         .map(|client| {
-            let (cycles, longest_us) = (cycles.clone(), longest_us.clone());
+            let (cycles, longest_us, start) = (cycles.clone(), longest_us.clone(), start.clone());
             let acquire = encoded(acquire, "lock", 0, client);
             let release = encoded(release, "lock", 0, client);
             let mut line = Line::connect(port);
             std::thread::spawn(move || {
-                while Instant::now() < end {
+                start.wait();
+                let end = Instant::now() + Duration::from_secs(polls.seconds as u64);
+                for _ in 0..polls.turns {
                     let asked = Instant::now();
                     while !line.call(&acquire).is_yes() {
                         if Instant::now() >= end {
                             return;
                         }
-                        std::thread::sleep(Duration::from_millis(poll_ms as u64));
+                        std::thread::sleep(Duration::from_millis(polls.ms as u64));
                     }
                     longest_us.fetch_max(asked.elapsed().as_micros() as u64, Relaxed);
                     cycles.fetch_add(1, Relaxed);
                     line.call(&release);
+                    if Instant::now() >= end {
+                        return;
+                    }
                 }
             })
         })
         .collect();
+    start.wait();
+    let began = Instant::now();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let (cycles, longest_us) = (cycles.load(Relaxed), longest_us.load(Relaxed));
     let seconds = began.elapsed().as_secs_f64();
-    format!("{{\"cycles\": {cycles}, \"seconds\": {seconds}, \"longest_wait_ms\": {}}}", longest_us as f64 / 1e3)
+    format!("{{\"cycles_per_s\": {}, \"longest_wait_ms\": {}}}", cycles as f64 / seconds, longest_us as f64 / 1e3)
 }
 
 /// One holder and a queue of waiters; the holder releases, the first waiter's reply is timed, and the holder queues again.
