@@ -266,7 +266,7 @@ def test_time_out_meets_grant(start):
             began = time.monotonic()
             assert acquire(lines.control, key, "A", ttl_ms) > 0
             wait_ms = ttl_ms - round((time.monotonic() - began) * 1000) + chance.choice((-1, 0, 0, 0, 1))
-            waiter.send_all(("FENCELOCK.ACQUIRE", key, "W", LONG_MS, "WAIT", wait_ms), ("ECHO", key))
+            waiter.send_all(("FENCELOCK.ACQUIRE", key, "W", LONG_MS, "WAIT", max(wait_ms, 1)), ("ECHO", key))
             if chance.random() < 0.02:
                 time.sleep(0.002)  # spreads the ends
         # Half of the locks are released at about the time when they run out.
