@@ -248,6 +248,18 @@ def test_a_null_argument_is_refused_by_name(acct):
     assert everything(acct) == before
 
 
+def test_a_row_type_that_another_session_dropped_before_the_first_call_is_an_error_of_its_own(acct, connect):
+    with connect(autocommit=False) as session:
+        session.execute("DECLARE c CURSOR FOR SELECT fenced_claim(NULL::acct, 1, 34)")
+        acct.execute("DROP TABLE acct")
+        error = refusal(session, "FETCH FROM c")
+    assert (error.sqlstate, error.diag.message_detail) == (
+        "42704",
+        "Its table has been dropped, or dropped and created again under its old name.",
+    )
+
+
+
 BAD_FENCES = ("NULL", "0", "-1", "-9223372036854775808", "9007199254740991", "9007199254740992", "9223372036854775807")
 
 

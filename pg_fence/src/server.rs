@@ -201,6 +201,15 @@ pub fn type_name(type_oid: Oid) -> CString {
     owned(unsafe { CStr::from_ptr(pg_sys::format_type_be(type_oid)) })
 }
 
+/// Whether there is such a type: another session can have dropped it since the query was made.
+pub fn type_exists(type_oid: Oid) -> bool {
+    let none = Datum::from(0);
+    // SAFETY: it reads the catalog alone.
+    unsafe {
+        pg_sys::SearchSysCacheExists(pg_sys::SysCacheIdentifier::TYPEOID as _, Datum::from(type_oid), none, none, none)
+    }
+}
+
 /// The type that a domain is over, or the type itself.
 pub fn base_type(type_oid: Oid) -> Oid {
     // SAFETY: it reads the catalog alone.
