@@ -66,8 +66,8 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
         return Err(Answer::Error("ERR EPHEMERAL is refused in a script: its connection is not the caller's".into()));
     }
     let mut slot = open_to_write(ctx, words.key)?;
-    let clocks = clocks_for(&slot);
     let others_wait = serve_those_who_wait(&mut slot);
+    let clocks = clocks_for(&slot);
     let mut issuer = server().issuer();
     match lease::acquire(slot.hold(), others_wait, request, &mut issuer, server().now(clocks)) {
         Ok(Acquired::Granted(lease)) => {
@@ -88,7 +88,7 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
     }
 }
 
-/// The time, for what may become a grant. A live lease is refused without the unix time, and whatever the queue does.
+/// The time, for what may become a grant: a lease that is live is refused without the unix time.
 fn clocks_for(slot: &Slot) -> Clocks {
     let steady_us = server().steady_us();
     let is_live = slot.lease().is_some_and(|lease| lease.is_live(steady_us));
