@@ -18,7 +18,9 @@ _SHIM = r"""
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
@@ -52,6 +54,17 @@ time_t time(time_t *place) {
     clock_gettime(CLOCK_REALTIME, &t);
     if (place) *place = t.tv_sec;
     return t.tv_sec;
+}
+/* Valkey 9 would count the ticks of the processor, which nobody can stop, if it knew how fast they are. */
+FILE *fopen(const char *restrict name, const char *restrict mode) {
+    FILE *(*open_file)(const char *, const char *) = (FILE *(*)(const char *, const char *))dlsym(RTLD_NEXT, "fopen");
+    return strcmp(name, "/proc/cpuinfo") ? open_file(name, mode) : NULL;
+}
+FILE *fopen64(const char *restrict name, const char *restrict mode) { return fopen(name, mode); }
+/* Valkey loads modules with a flag that makes them look for a clock past this library. */
+void *dlopen(const char *name, int flags) {
+    void *(*load)(const char *, int) = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+    return load(name, flags & ~RTLD_DEEPBIND);
 }
 """
 
