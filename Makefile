@@ -214,8 +214,10 @@ clean:
 setup-demo:
 	@tests/setup demo
 
+# The reference of test_sequences.py takes its time here and not out of a test's: cargo builds the crate's test tools with it.
 setup-test:
 	@tests/setup test
+	@$(CARGO) build --quiet $(FLAGS) -p fence --example replay
 
 module: $(MODULE_BUILT)
 drill: $(DRILL)
