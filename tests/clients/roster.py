@@ -7,6 +7,7 @@ target/clients/. `install` gets the missing runtimes from Debian's packages. Sta
 import fcntl
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,15 @@ def _runs(*command):
     return found is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+def _jdk():
+    """The version of the JDK, from the file that each has; starting it would take a second."""
+    javac = shutil.which("javac")
+    release = Path(javac).resolve().parents[1] / "release" if javac else None
+    if release is None or not release.exists():
+        return 0
+    return int(re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)[1])
+
+
 def _build_node():
     NODE.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
@@ -89,7 +99,8 @@ RUST_RUNTIME = Runtime("Rust", lambda: shutil.which("cargo") is not None, build=
 SHELL = Runtime("shell", lambda: True)
 NODE_RUNTIME = Runtime(
     "Node.js 18 or newer with npm",
-    lambda: _runs("node", "-e", "process.exit(parseInt(process.versions.node) >= 18 ? 0 : 1)") and _runs("npm", "-v"),
+    lambda: _runs("node", "-e", "process.exit(parseInt(process.versions.node) >= 18 ? 0 : 1)")
+    and shutil.which("npm") is not None,
     "nodejs npm",
     _build_node,
 )
@@ -114,7 +125,7 @@ GO_RUNTIME = Runtime(
 JAVA = Runtime(
     "Java 17 or newer with PostgreSQL's JDBC driver",
     # A JDK: the program is compiled as it starts.
-    lambda: shutil.which("javac") is not None and JDBC.exists(),
+    lambda: _jdk() >= 17 and JDBC.exists(),
     "default-jdk-headless libpostgresql-jdbc-java",
 )
 
