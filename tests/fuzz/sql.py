@@ -84,7 +84,8 @@ class Session:
         self.url, self.chance, self.number, self.names, self.told = url, chance, number, names, told
         self.connection = None
         self.calls = 0
-        self.value = number * 1_000_000
+        # Above all values that other statements write.
+        self.value = (number + 1) * 1_000_000
 
     # --- choices
 

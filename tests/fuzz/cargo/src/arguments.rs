@@ -79,7 +79,7 @@ fn fence(word: &[u8]) -> Option<Fence> {
 fn fence_option(options: &[&[u8]]) -> Option<Option<Fence>> {
     match options {
         [] => Some(None),
-        [name, value] if name.to_ascii_uppercase() == b"FENCE" => Some(Some(fence(value)?)),
+        [name, value] if name.eq_ignore_ascii_case(b"FENCE") => Some(Some(fence(value)?)),
         _ => None,
     }
 }
