@@ -127,7 +127,7 @@ fuzz: setup-test module extensions $(CARGO_FUZZ)
 		echo "--- $$target"; mkdir -p $(FUZZ_HOME)/corpus/$$target; \
 		CARGO_TARGET_DIR=$(FUZZ_HOME)/target PATH="$(FUZZ_HOME)/bin:$$PATH" $(CARGO) +nightly fuzz run \
 			--fuzz-dir tests/fuzz/cargo $$target $(FUZZ_HOME)/corpus/$$target $(CURDIR)/tests/fuzz/cargo/seeds/$$target \
-			-- -artifact_prefix=$(FUZZ_HOME)/found- -max_total_time=$(FUZZ_SECONDS) -max_len=2048 -verbosity=0 -print_final_stats=1; \
+			-- -artifact_prefix=$(FUZZ_HOME)/found- -max_total_time=$(FUZZ_SECONDS) -max_len=640 -verbosity=0 -print_final_stats=1; \
 	done
 	@set -e; cd tests; for fuzzer in $(FUZZ_LIVE); do \
 		echo "--- $$fuzzer"; $(CURDIR)/target/venv/bin/python -m fuzz.$$fuzzer --seconds $(FUZZ_SECONDS); \
