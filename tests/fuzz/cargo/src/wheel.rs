@@ -12,7 +12,7 @@ const TICK_US: u64 = 1_024;
 /// Bits of a span: 35 years, of a wheel that spans 142.
 const SPAN_BITS: u8 = 50;
 /// Entries beyond which no more come in bulk.
-const MANY: usize = 1_200;
+const FEW: usize = 64;
 /// Where the clock stops, so that a deadline is always within the wheel.
 const END_US: u64 = ORIGIN_US + (1 << 51);
 
@@ -62,9 +62,9 @@ impl Test {
                 }
             }
             5 => {
-                // Enough to need further chunks of the slab, and not more than can be compared quickly.
-                let count = u32::from(input.byte()?) * 9;
-                for _ in 0..if self.model.len() < MANY { count } else { 0 } {
+                // Enough to need a second chunk of the slab; once in a while, as comparing them takes time.
+                let count = u32::from(input.byte()?) * 5;
+                for _ in 0..if self.model.len() < FEW { count } else { 0 } {
                     let deadline_us = self.now_us + u64::from(*next % 97) * 700;
                     let handle = self.wheel.insert(deadline_us, *next)?;
                     self.model.insert(*next, (handle, deadline_us));
