@@ -102,6 +102,22 @@ def test_the_first_replica_misses_nothing_that_is_granted_while_it_comes(node, d
     assert_has_all_of(primary, replica)
 
 
+def test_replicas_that_wait_for_their_snapshot_miss_nothing(node):
+    """A backlog is there from the arrival of the first, and the snapshot for both is made a second later."""
+    primary, replicas = node(repl_diskless_sync="yes", repl_diskless_sync_delay="1"), (node(), node())
+    settle(primary)
+    with Holders(primary) as holders:
+        for replica in replicas:
+            replica.replicaof("127.0.0.1", port_of(primary))
+            eventually(lambda: primary.info("replication")["repl_backlog_active"], 1, within_s=20)
+            holders.go_on()
+        for replica in replicas:
+            eventually(lambda: replica.info("replication").get("master_link_status"), "up", within_s=20)
+        holders.go_on()
+    for replica in replicas:
+        assert_has_all_of(primary, replica)
+
+
 @LONG
 def test_a_replica_that_comes_when_the_last_one_is_forgotten_misses_nothing(node):
     primary, replica = node(repl_backlog_ttl="1"), node()

@@ -96,6 +96,7 @@ impl Slots {
     }
 
     /// Puts a node that is in no slot where it is looked at when `at_us` has come: the time at which it is due, or later.
+    /// A later time may be cut short, but never below the time at which the node is due.
     pub fn link(&mut self, nodes: &mut impl Nodes, node: u32, at_us: u64) {
         let (level, slot) = self.place(at_us);
         let next = self.levels[level].first[slot];

@@ -132,7 +132,7 @@ impl Pool {
     /// Where a place is that was given out and not released.
     pub fn at(&self, place: u32) -> NonNull<u8> {
         let page = &self.pages[(place >> PLACE_BITS) as usize];
-        let start = page.start.unwrap_or(NonNull::dangling());
+        let start = page.start.unwrap_or_else(|| unreachable!("a place of no page"));
         // SAFETY: the place was given out, so the page is there and it is below its end.
         unsafe { start.add((place as usize % PLACES_MAX) * page.size) }
     }

@@ -254,14 +254,10 @@ fn resend(ctx: Ctx) {
     if server.steady_us() < due_us {
         return arm(due_us);
     }
-    let (values, next) = server.index.borrow().values(from, RESEND_SLICE);
-    for value in values {
-        let db = server.index.borrow().database(value.db());
-        with_slot(ctx, LockName { db, name: value.key() }, |slot| {
-            if slot.holds(value) {
-                slot.send_again(server.clocks());
-            }
-        });
+    // Names and not values: opening a key may expire it, and its value may be gone then.
+    let (names, next) = server.index.borrow().names(from, RESEND_SLICE);
+    for (db, name) in names {
+        with_slot(ctx, LockName { db, name: &name }, |slot| slot.send_again(server.clocks()));
     }
     server.reaper.resend.set(next.map(|from| Resend { from, due_us }));
     if next.is_some() {

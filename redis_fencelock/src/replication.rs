@@ -73,7 +73,8 @@ const LOOK_US: u64 = 1_000_000;
 /// Has everything told from now on.
 ///
 /// Whoever begins to listen gets a snapshot first, and the server forks to make one: it says so before the next command.
-/// A change of the role or of the settings is taken for one too.
+/// A change of the role or of the settings is taken for one too. Between the arrival of a first replica and that fork a
+/// backlog may be there already: what comes into it is before the offset at which the snapshot begins, so nobody reads it.
 pub(crate) fn somebody_may_listen() {
     server().is_heard.set(true);
 }

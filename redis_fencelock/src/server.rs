@@ -33,7 +33,8 @@ pub(crate) const DEFAULT_MAX_WAITERS: u64 = 100_000;
 struct MainThread<T>(OnceCell<T>);
 
 // SAFETY: the server calls commands, events, timers, loading and saving on its main thread, or on a thread that holds the
-// server's lock, so one at a time. The one callback that runs beside them, the type's `free`, does not come here.
+// server's lock, so one at a time. The one callback that runs beside them, the type's `free`, comes here on the main
+// thread alone: see `Value::leave_keyspace`.
 unsafe impl<T> Sync for MainThread<T> {}
 
 static SERVER: MainThread<Server> = MainThread(OnceCell::new());
@@ -228,6 +229,8 @@ struct Timespec {
     seconds: i64,
     nanos: i64,
 }
+
+const _: () = assert!(size_of::<usize>() == 8 && size_of::<Timespec>() == 16);
 
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;

@@ -146,7 +146,7 @@ impl Slot {
         server().index.borrow_mut().remove(value);
         self.key.delete();
         self.ctx.signal_modified(self.name);
-        if self.is_heard() {
+        if self.must_tell() {
             self.ctx.replicate_del(self.name);
         }
     }
@@ -240,8 +240,8 @@ impl Slot {
         self.send(hold, clocks);
     }
 
-    /// Whether what is written is to be told. If not, it is counted for the next snapshot: the server sends nothing on.
-    fn is_heard(&self) -> bool {
+    /// Whether the caller is to tell what it wrote. If not, this has counted it for the next snapshot.
+    fn must_tell(&self) -> bool {
         let is_heard = server().is_heard.get() || !self.in_command;
         if !is_heard {
             self.ctx.replicate_verbatim();
@@ -250,7 +250,7 @@ impl Slot {
     }
 
     fn send(&self, hold: &Hold, clocks: Clocks) {
-        if !self.is_heard() {
+        if !self.must_tell() {
             return;
         }
         let mut buffer = [0; ENCODED_MAX];
