@@ -158,7 +158,7 @@ def _machine():
         postgres.close()
     return {
         "machine": f"{len(cpus)} x {cpus[0] if cpus else platform.machine()}, {memory / 2**30:.0f} GiB",
-        "kernel": platform.release(),
+        "kernel": platform.release().split("-")[0],
         "versions": {
             "python": platform.python_version(),
             "redis-py": redis.__version__,
