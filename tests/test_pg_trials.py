@@ -111,4 +111,5 @@ def test_patches_of_the_same_columns_reuse_one_plan_whatever_their_values_and_or
     first = plans_after('{"bal": 1, "note": "x"}')
     same = plans_after('{"note": "a much longer text", "bal": 2}', '{"bal": 3, "note": null}', '{"note": {"a": [1]}, "bal": "4"}')
     assert same == first
-    assert plans_after('{"bal": 5, "tags": ["x"]}') >= first
+    # Other columns are another plan, so the count sees one when there is one.
+    assert plans_after('{"bal": 5, "tags": ["x"]}') > first
