@@ -193,15 +193,15 @@ MEMBERS = """
     WHERE e.extname = 'pg_fence' ORDER BY 1, 2"""
 
 
-def released():
+def released(path=SQL / "released.sha256"):
     """The checksums of released scripts by file name."""
-    lines = (SQL / "released.sha256").read_text().splitlines()
+    lines = path.read_text().splitlines()
     return {name: digest for digest, name in (line.split() for line in lines if not line.startswith("#"))}
 
 
-def versions():
+def versions(folder=SQL):
     """The versions that can be installed from scratch, without the current one."""
-    found = {path.stem.removeprefix("pg_fence--") for path in SQL.glob("pg_fence--*.sql") if path.stem.count("--") == 1}
+    found = {path.stem.removeprefix("pg_fence--") for path in folder.glob("pg_fence--*.sql") if path.stem.count("--") == 1}
     return found - {CURRENT}
 
 
@@ -233,16 +233,43 @@ def test_a_dump_of_an_older_version_restores_into_this_one(packaged, tmp_path):
         assert db.execute("SELECT extversion FROM pg_extension WHERE extname = 'pg_fence'").fetchone() == (CURRENT,)
 
 
-def test_every_version_that_can_be_installed_can_be_updated_to_this_one(db):
+def without_a_way(db, installable):
+    """Those of the versions that cannot be updated to this one."""
     paths = db.execute(
         "SELECT source FROM pg_extension_update_paths('pg_fence') WHERE target = %s AND path IS NOT NULL", (CURRENT,)
     ).fetchall()
-    assert {source for (source,) in paths} >= versions()
+    return installable - {source for (source,) in paths}
+
+
+def test_every_version_that_can_be_installed_can_be_updated_to_this_one(db):
+    assert without_a_way(db, versions()) == set()
+
+
+def test_a_version_without_an_upgrade_script_is_found(packaged):
+    """The scripts of the older version of these tests are there, and none of another."""
+    assert versions(packaged.scripts) == {OLDER}
+    with psycopg.connect(packaged.database("ways"), autocommit=True) as db:
+        assert without_a_way(db, {OLDER, "0.0.8"}) == {"0.0.8"}
+
+
+def changed(digests, folder):
+    """The names of those scripts in the folder that are not as they were released."""
+    return {name for name, digest in digests.items() if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest}
 
 
 def test_the_scripts_of_released_versions_never_change():
-    for name, digest in released().items():
-        assert hashlib.sha256((SQL / name).read_bytes()).hexdigest() == digest, f"{name} is released: write an upgrade script"
+    assert changed(released(), SQL) == set(), "released: write an upgrade script"
+
+
+def test_a_released_script_that_changed_is_found(tmp_path):
+    for name in ("same", "other"):
+        (tmp_path / name).write_text("SELECT 1;\n")
+    listed = hashlib.sha256(b"SELECT 1;\n").hexdigest()
+    (tmp_path / "list").write_text(f"# released\n{listed}  same\n{listed}  other\n")
+    digests = released(tmp_path / "list")
+    assert changed(digests, tmp_path) == set()
+    (tmp_path / "other").write_text("SELECT 2;\n")
+    assert changed(digests, tmp_path) == {"other"}
 
 
 def test_every_script_of_a_released_version_is_in_the_list():
