@@ -26,13 +26,17 @@ def test_the_results_are_of_cells_and_of_their_versions():
         if result["result"] != "not run":
             assert re.match(rf"{re.escape(cell.version)}(\D|$)", result["version"])
         if result["result"] == "passed":
-            assert result["tests"] > 1_000 and not result["failed"]
+            assert result["tests"] > 300 and not result["failed"]
 
 
 @pytest.mark.parametrize(
     ("result", "said"),
     [
         (PASSED, ("tested", "7.0.15 (Debian 12), 7 tests passed on 31 Jan 2026")),
+        (
+            PASSED | {"failed_once": ["one"]},
+            ("tested", "7.0.15 (Debian 12), 7 tests passed on 31 Jan 2026 (1 of them at the second try)"),
+        ),
         (PASSED | {"result": "failed", "failed": ["one"]}, ("no", "7.0.15 (Debian 12): 1 tests failed on 31 Jan 2026")),
         ({"result": "not run", "reason": "no net", "date": "2026-01-31"}, ("expected", "not run on 31 Jan 2026: no net")),
         (None, ("expected", "not run yet")),

@@ -32,7 +32,8 @@ def verdict(cell, result):
     if result["result"] == "not run":
         return "expected", f"not run on {day}: {result['reason']}"
     if result["result"] == "passed":
-        return "tested", f"{result['version']} ({result['source']}), {result['tests']:,} tests passed on {day}"
+        again = f" ({len(result['failed_once'])} of them at the second try)" if result.get("failed_once") else ""
+        return "tested", f"{result['version']} ({result['source']}), {result['tests']:,} tests passed on {day}{again}"
     count = len(result.get("failed", ()))
     return "no", f"{result['version']} ({result['source']}): " + (result.get("reason") or f"{count} tests failed on {day}")
 
