@@ -1,7 +1,7 @@
 //! The arguments of a call, read once and by name, and its reply.
 //!
 //! Nothing is decided here but whether an argument is there. Arguments 0 to 2 of every row function are its target,
-//! its key and the fence; the fence column is the last.
+//! its key and the fence; the fence column is the last and may be absent.
 
 use crate::errors::Refused;
 use crate::json::Document;
@@ -103,11 +103,14 @@ impl Call {
         Ok(unsafe { Document::from_datum(datum) })
     }
 
-    /// The name of the fence column, the last argument.
-    pub fn fence_column(&self) -> Result<&CStr, Refused> {
+    /// The name of the fence column, which is this argument where the call has so many.
+    pub fn fence_column(&self, argument: usize) -> Result<&CStr, Refused> {
         // SAFETY: the server says how many arguments there are.
-        let last = usize::try_from(unsafe { (*self.0).nargs }).unwrap_or(0).saturating_sub(1);
-        let datum = self.datum(last, "fence_column")?;
+        let count = usize::try_from(unsafe { (*self.0).nargs }).unwrap_or(0);
+        if argument >= count {
+            return Ok(c"fence");
+        }
+        let datum = self.datum(argument, "fence_column")?;
         // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL.
         Ok(unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
     }

@@ -25,7 +25,7 @@ pub fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
 }
 
 fn claim(call: &Call, table: &Table, answer: Answer, rows: Option<&Rows>) -> Result<Option<Outcome>, Refused> {
-    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence_column = table.fence_column(call.fence_column(3)?)?;
     let fence = accepted_fence(table, fence_column, call.number(2))?;
     let key = Key::read(table, call.value(1, "key")?)?;
     Change { table, fence_column, key: &key, fence, verb: Verb::Claim, answer, patch: None, rows }.make()

@@ -17,7 +17,7 @@ use std::ffi::CStr;
 pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim_many()");
     let table = Table::open(call.table_of_row_type()?)?;
-    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence_column = table.fence_column(call.fence_column(3)?)?;
     let fence = accepted_fence(&table, fence_column, call.number(2))?;
     let keys = keys(&table, call.value(1, "keys")?)?;
     let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&call.rows_of(&table)?));

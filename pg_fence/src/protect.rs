@@ -26,7 +26,7 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     members::lock_for_triggers(oid);
     let table = Table::open(oid)?;
     server::require_owner(oid, &table.name.name);
-    let column = table.fence_column(call.fence_column()?)?;
+    let column = table.fence_column(call.fence_column(1)?)?;
     if !server::is_not_null(oid, column.number) {
         return Err(Refused::NullableFence { table: table.name.clone(), column: column.name.clone() });
     }

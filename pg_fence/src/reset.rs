@@ -19,7 +19,7 @@ pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_reset()");
     let table = Table::open(call.table()?)?;
     server::require_owner(table.oid, &table.name.name);
-    let fence = table.fence_column(call.fence_column()?)?;
+    let fence = table.fence_column(call.fence_column(3)?)?;
     let new = match call.number(2) {
         Some(NEVER_CLAIMED) => NEVER_CLAIMED,
         number => accepted_fence(&table, fence, number)?.get() as i64,

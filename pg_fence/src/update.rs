@@ -39,7 +39,7 @@ pub fn fenced_write(call: &Call) -> Result<Reply, Refused> {
 pub fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_delete()");
     let table = Table::open(call.table()?)?;
-    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence_column = table.fence_column(call.fence_column(3)?)?;
     let fence = accepted_fence(&table, fence_column, call.number(2))?;
     let key = Key::read(&table, call.value(1, "key")?)?;
     let (verb, answer) = (Verb::Delete, Answer::Fence);
@@ -49,7 +49,7 @@ pub fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
 }
 
 fn patched(call: &Call, table: &Table, verb: Verb, rows: Option<&Rows>) -> Result<Option<Outcome>, Refused> {
-    let fence_column = table.fence_column(call.fence_column()?)?;
+    let fence_column = table.fence_column(call.fence_column(4)?)?;
     let fence = accepted_fence(table, fence_column, call.number(2))?;
     let key = Key::read(table, call.value(1, "key")?)?;
     let patch = Patch::read(table, fence_column, &call.document(3, "patch")?)?;
