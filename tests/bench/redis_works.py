@@ -44,6 +44,15 @@ LUA_EXTEND = script("extend", ["s{k}"], OWNER, LONG)
 # What is held and stored before a run, so that the commands of the run find it.
 HELD = f"FENCELOCK.ACQUIRE h{{k}} {OWNER} {LONG}"
 STORED = f"SET s{{k}} {OWNER} PX {LONG}"
+BUSY = [f"FENCELOCK.ACQUIRE h{{k}} another {TTL}"]
+FLOOR = ["FENCELOCK.CHECK {k} 1"]
+
+
+def right_answer(templates):
+    """Null for a lock that is busy, 0 for a look at one that is not there, else anything that says yes."""
+    if templates == BUSY:
+        return "nulls"
+    return "zeros" if templates == FLOOR else "others"
 
 
 class Server:
@@ -73,12 +82,11 @@ class Server:
             raise SystemExit(f"load {mode} {words} failed: {done.stderr}")
         return json.loads(done.stdout)
 
-    def stream(self, commands, templates, *, depth, connections=50, nulls=False):
-        """Send commands and check that all of them did what they are for; `nulls` where null is the right answer."""
+    def stream(self, commands, templates, *, depth, connections=50):
+        """Send commands and check that all of them did what they are for."""
         said = self.load("stream", connections, depth, commands, *templates)
-        refused = said["zeros"] + (said["commands"] - said["nulls"] if nulls else said["nulls"])
-        if refused:
-            raise SystemExit(f"{templates}: {refused} of {said['commands']} replies are not what they should be")
+        if said[right_answer(templates)] != said["commands"]:
+            raise SystemExit(f"{templates}: not all replies are what they should be: {said}")
         return said["commands"]
 
     def hold(self, connections=50):
@@ -123,7 +131,7 @@ class Server:
         return cpu_seconds(self.server.pid)
 
 
-def instructions(load, templates, *, few=4_000, many=24_000, nulls=False):
+def instructions(load, templates, *, few=4_000, many=24_000):
     """Instructions of the server per command, 16 at a time on one connection."""
     counts = []
     for commands in (few, many):
@@ -132,7 +140,7 @@ def instructions(load, templates, *, few=4_000, many=24_000, nulls=False):
             server = Server(load, wrapper=callgrind.wrapper)
             try:
                 server.hold(connections=1)
-                sent = server.stream(commands, templates, depth=16, connections=1, nulls=nulls)
+                sent = server.stream(commands, templates, depth=16, connections=1)
                 server.server.stop()
                 counts.append((sent, max(callgrind.counted().values())))
             finally:
@@ -158,7 +166,7 @@ class Kept:
 
 
 def pairs(depth, append_only, knows):
-    """The works of single commands: (name, target, stretch, our commands, the peer's), with `nulls` where busy."""
+    """The works of single commands: (name, target, stretch, our commands, the peer's)."""
     where = f"-P {depth}, {'AOF everysec' if append_only else 'no persistence'}"
     ours, plain, lua = [ACQUIRE, RELEASE], [SET, "DEL {k}"], [LUA_ACQUIRE, LUA_RELEASE]
     extend = [f"FENCELOCK.EXTEND h{{k}} {OWNER} {LONG}"]
@@ -166,10 +174,10 @@ def pairs(depth, append_only, knows):
         ("ACQUIRE + RELEASE against SET NX PX + DEL", 1.40, 1.30, ours, plain),
         ("ACQUIRE + RELEASE against the two-key script", 0.40, 0.33, ours, lua),
         ("ACQUIRE + RELEASE against SET NX PX + compare-and-delete in Lua", None, None, ours, [SET, LUA_RELEASE]),
-        ("ACQUIRE of a busy lock against GET", 1.25, 1.15, [f"FENCELOCK.ACQUIRE h{{k}} another {TTL}"], ["GET s{k}"]),
+        ("ACQUIRE of a busy lock against GET", 1.25, 1.15, BUSY, ["GET s{k}"]),
         ("EXTEND against PEXPIRE", 1.6, None, extend, [f"PEXPIRE s{{k}} {LONG}"]),
         ("EXTEND against compare-and-extend in Lua", 0.5, None, extend, [LUA_EXTEND]),
-        ("floor: CHECK of an absent key against SET NX PX + DEL", None, None, ["FENCELOCK.CHECK {k} 1"], plain),
+        ("floor: CHECK of an absent key against SET NX PX + DEL", None, None, FLOOR, plain),
     ]
     if knows("DELEX"):
         peer = [SET, f"DELEX {{k}} IFEQ {OWNER}"]
@@ -197,9 +205,8 @@ def _commands(load, quick):
             server.hold()
 
             def cpu(templates, depth):
-                nulls = "another" in templates[0]
                 # One at a time costs some five times as much.
-                return lambda: server.cpu_us(commands // (1 if depth > 1 else 4), templates, depth=depth, nulls=nulls)
+                return lambda: server.cpu_us(commands // (1 if depth > 1 else 4), templates, depth=depth)
 
             for depth in (16,) if quick else (16, 1):
                 for name, target, stretch, ours, peer in pairs(depth, append_only, server.knows):
@@ -210,7 +217,7 @@ def _instructions(load):
     for name, target, stretch, ours, peer in pairs(16, False, lambda _: False):
 
         def count(templates):
-            return lambda: instructions(load, templates, nulls="another" in templates[0])
+            return lambda: instructions(load, templates)
 
         yield Work(name, "instructions", target, stretch, count(ours), count(peer))
 

@@ -19,24 +19,26 @@ def line(record):
     return f"{record['verdict']:8} {record['ratio']:8.3f}{limit} {record['name']}, {record['unit']}"
 
 
-def write(folder, records, minutes):
+def write(folder, machine, records, minutes):
     """results.json, table.md and results.svg in the folder."""
-    found = {"when": datetime.date.today().isoformat(), "minutes": round(minutes), **_machine()}
+    found = {"minutes": round(minutes), **machine}
     (folder / "results.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
     (folder / "table.md").write_text(_table(found, records))
     (folder / "results.svg").write_text(_plot(records))
 
 
-def _machine():
-    """The machine and the versions."""
+def machine():
+    """The day, the machine and the versions."""
     cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = int(re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
     return {
+        "when": datetime.date.today().isoformat(),
         "cpu": cpu[1] if cpu else platform.machine(),
         "cores": os.cpu_count(),
         "memory_gib": round(memory / 1024**2),
         "kernel": platform.release(),
-        "load_at_the_end": os.getloadavg()[1],
+        # What else ran: above the number of cores, times say little.
+        "load_before": round(os.getloadavg()[1], 1),
         "servers": [_redis_version(), *map(_postgres_version, places.MAJORS)],
     }
 
@@ -62,7 +64,7 @@ def _limit(record):
 def _table(found, records):
     lines = [
         f"{found['when']}, {found['minutes']} minutes; {found['cpu']}, {found['cores']} cores, {found['memory_gib']} GiB,",
-        f"Linux {found['kernel']}; {', '.join(found['servers'])}.",
+        f"Linux {found['kernel']}, load {found['load_before']} before; {', '.join(found['servers'])}.",
         "",
         "| work | unit | target, stretch | ratio (rounds: lowest to highest) | |",
         "|---|---|---|---|---|",

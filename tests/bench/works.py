@@ -71,10 +71,10 @@ class Result:
         }
 
 
-def measure(work):
+def measure(work, most_rounds):
     """Measure both sides in turn. Who is first changes from round to round."""
     result = Result(work)
-    for number in range(work.rounds):
+    for number in range(min(work.rounds, most_rounds)):
         if number % 2:
             result.peer.append(work.peer())
             result.ours.append(work.ours())
