@@ -188,18 +188,6 @@ impl Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle(u32);
 
-impl Handle {
-    /// The handle as a plain number, to be kept in a smaller place.
-    pub const fn to_bits(self) -> u32 {
-        self.0
-    }
-
-    /// The handle that [`Handle::to_bits`] gave.
-    pub const fn from_bits(bits: u32) -> Handle {
-        Handle(bits)
-    }
-}
-
 struct Entry<T> {
     deadline_us: u64,
     /// On the free list, `next` is the next free entry.
@@ -244,11 +232,6 @@ impl<T> Wheel<T> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
-    }
-
-    /// How many bytes the wheel has allocated.
-    pub fn allocated(&self) -> usize {
-        self.slots.allocated() + self.entries.chunks.len() * CHUNK * size_of::<Entry<T>>()
     }
 
     /// Adds `value` with its deadline, in microseconds. `None` (and the value dropped) when 2^31 - 1 entries are stored.
@@ -298,20 +281,6 @@ impl<T> Wheel<T> {
     pub fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<T> {
         let index = self.slots.pop(&mut self.entries, now_us, budget)?;
         self.release(index)
-    }
-
-    /// Calls `f` with the values in the order of the slab, from position `from`, at most `most` positions. Returns where
-    /// to go on, or `None` at the end.
-    pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(Handle, &T)) -> Option<usize> {
-        let capacity = self.entries.chunks.len() * CHUNK;
-        let end = from.saturating_add(most).min(capacity);
-        for index in from..end {
-            let handle = Handle(index as u32);
-            if let Some(value) = self.get(handle) {
-                f(handle, value);
-            }
-        }
-        (end < capacity).then_some(end)
     }
 
     /// Puts an unlinked entry on the free list. The last one gives all memory back.
@@ -454,28 +423,12 @@ mod tests {
     #[test]
     fn memory_comes_back_when_the_last_entry_leaves() {
         let mut wheel = Wheel::new(0);
-        let empty = wheel.allocated();
         let handles: Vec<Handle> = (0..5_000u32).map(|i| wheel.insert(u64::from(i), i).unwrap()).collect();
-        assert!(wheel.allocated() > empty);
+        assert!(wheel.entries.chunks.len() >= 5_000 / CHUNK);
         for handle in handles {
             wheel.remove(handle).unwrap();
         }
-        assert_eq!(wheel.allocated(), empty);
-    }
-
-    #[test]
-    fn a_visit_in_steps_sees_every_entry_once() {
-        let mut wheel = Wheel::new(0);
-        for i in 0..3_000u32 {
-            wheel.insert(u64::from(i), i).unwrap();
-        }
-        let mut seen = Vec::new();
-        let mut from = Some(0);
-        while let Some(position) = from {
-            from = wheel.visit(position, 700, |_, &value| seen.push(value));
-        }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..3_000).collect::<Vec<u32>>());
+        assert!(wheel.entries.chunks.is_empty());
     }
 
     /// Nodes that the test stores: when each is due, and its links.
