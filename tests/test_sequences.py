@@ -352,7 +352,7 @@ class SqlRun:
         self._runs = 0
 
     def __call__(self, operations):
-        self._reference.start(0, "count", 0)
+        self._reference.start(time.time_ns() // 1_000, "count", 0)
         self._db.execute("SELECT fence_unprotect('counters')")
         self._db.execute("DELETE FROM counters")
         self._db.execute("SELECT fence_protect('counters')")

@@ -29,6 +29,9 @@ const STEP_US: u64 = 4_000;
 /// Where the clock of leases stands at first.
 const ORIGIN_US: u64 = 1_000_000_000;
 const DAY_US: u64 = 24 * 3_600 * 1_000_000;
+/// How far ahead of the clock a fence of a hash may be in Redis, and one of a row or a guard in PostgreSQL.
+const HASH_AHEAD_US: u64 = DAY_US;
+const ROW_AHEAD_US: u64 = 2 * DAY_US;
 const MAX_TTL: lease::Millis = lease::Millis(24 * 3_600 * 1_000);
 
 type Bytes = Vec<u8>;
@@ -254,7 +257,7 @@ impl World {
                 Ok(u8::from(fields.insert(b"fence".into(), text.into()).is_none()).to_string())
             }
             [b"FENCELOCK.CLAIM", resource, fence] => {
-                let fence = self.accepted(args::fence(fence).map_err(bad)?)?;
+                let fence = self.hash_fence(fence)?;
                 if Step::Claim.judge(self.stamp(resource)?, fence) == Verdict::Stale {
                     return Ok("nil".into());
                 }
@@ -265,7 +268,7 @@ impl World {
                 Ok(told.collect::<Vec<_>>().join(" "))
             }
             [b"FENCELOCK.WRITE", resource, fence, ref fields @ ..] => {
-                let fence = self.accepted(args::fence(fence).map_err(bad)?)?;
+                let fence = self.hash_fence(fence)?;
                 args::fields(fields).map_err(bad)?;
                 match Step::Update.judge(self.stamp(resource)?, fence) {
                     Verdict::Stale => Ok("0".into()),
@@ -379,10 +382,14 @@ impl World {
         }
     }
 
-    fn accepted(&self, fence: Fence) -> Result<Fence, String> {
-        let limits = FenceLimits { max: Fence::MAX, max_ahead_us: DAY_US };
-        let accepted = limits.accept(fence.get() as i64, self.unix_us());
-        accepted.map_err(|_| format!("ERR fence {fence} is more than a day ahead of the clock"))
+    fn accepted(&self, number: i64, max_ahead_us: u64) -> Option<Fence> {
+        FenceLimits { max: Fence::MAX, max_ahead_us }.accept(number, self.unix_us()).ok()
+    }
+
+    fn hash_fence(&self, word: &[u8]) -> Result<Fence, String> {
+        let fence = args::fence(word).map_err(|bad| format!("ERR {bad}"))?;
+        let accepted = self.accepted(fence.get() as i64, HASH_AHEAD_US);
+        accepted.ok_or_else(|| format!("ERR fence {fence} is more than a day ahead of the clock"))
     }
 
     fn stamp(&self, resource: &[u8]) -> Result<Option<i64>, String> {
@@ -406,7 +413,7 @@ impl World {
             }
             _ => {}
         }
-        let Ok(fence) = within_limits(number(&fences[0])) else { return "LF005".into() };
+        let Some(fence) = self.accepted(number(&fences[0]), ROW_AHEAD_US) else { return "LF005".into() };
         let Some(stored) = stored else { return "P0002".into() };
         let step = match act {
             "claim" => Step::Claim,
@@ -428,7 +435,7 @@ impl World {
     }
 
     fn guard(&mut self, name: &str, fence: &str) -> String {
-        let Ok(fence) = within_limits(fence.parse().unwrap()) else { return "LF005".into() };
+        let Some(fence) = self.accepted(fence.parse().unwrap(), ROW_AHEAD_US) else { return "LF005".into() };
         match Entry::of(self.guards.get(name).copied(), fence) {
             Entry::Stale(_) => return "LF001".into(),
             Entry::Shared => {}
@@ -451,11 +458,6 @@ fn plain(stored: Option<i64>, in_use: impl Iterator<Item = Fence>) -> String {
         PlainVerdict::Unclaimed(_) => "LF002",
     }
     .into()
-}
-
-fn within_limits(number: i64) -> Result<Fence, fence::FenceRefused> {
-    let now_us = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
-    FenceLimits { max: Fence::MAX, max_ahead_us: 2 * DAY_US }.accept(number, now_us)
 }
 
 fn lock(name: &[u8]) -> LockName<'_> {
