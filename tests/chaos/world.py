@@ -41,6 +41,8 @@ PAUSES_S = (0.05, 0.3, 0.6)
 PACE_S = (0.05, 0.4)
 # Of the rows, in a run that is worth judging.
 ENOUGH_UPDATES = 60
+# How much longer than asked a run may take to come so far.
+PATIENCE_S = 120
 
 
 @dataclass
@@ -105,7 +107,8 @@ class World:
     def record(self, seconds, faults, pace_s=PACE_S):
         """Let the workers work while the faults, each a name of a method, happen round after round.
 
-        seconds: for at least so long, and until the workers have done something, however busy the machine is.
+        seconds: for at least so long, and until the workers have done something, however busy the machine is. It fails
+        when one of them ends by itself, or when it takes PATIENCE_S more.
         pace_s: the shortest and the longest time between two faults.
         """
         self._start_workers()
@@ -115,6 +118,11 @@ class World:
                 time.sleep(self._chance.uniform(*pace_s))
                 getattr(self, name)()
                 self.run.faults[name] = self.run.faults.get(name, 0) + 1
+            updates, is_late = self._updates(), time.monotonic() > until + PATIENCE_S
+            if (is_late and updates < ENOUGH_UPDATES) or any(process.poll() is not None for process, _ in self._workers):
+                # A worker that knows what is wrong says it here.
+                self._collect()
+                raise AssertionError(f"{self.run}: a worker ended early, or {updates} updates are all that they came to")
         self._collect()
         self._read_at_the_end()
         return self.run
