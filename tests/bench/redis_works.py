@@ -223,7 +223,7 @@ def _instructions(load):
 
 
 def _waiting(load, quick):
-    seconds, rounds = (3, 1) if quick else (5, 5)
+    seconds, rounds = (2, 3) if quick else (5, 5)
     with contextlib.closing(Server(load)) as server:
 
         def contended(turns, acquire, release, poll_ms):
