@@ -527,13 +527,13 @@ def lateness_of_time_outs(lines, count):
 
 @pytest.mark.alone
 def test_thousands_of_waits_that_end_together_delay_nobody(own_lines):
-    """They go in slices, between which others are served: all at once would take longer than this. The best of some
-    rounds, as what else the machine does comes on top."""
+    """They go in slices, between which others are served: all at once would take longer than this. Once more when the
+    first round is slow, as what else the machine does comes on top."""
     allow_files(5_000)
     lines = own_lines(config={"maxclients": 5_100})
     hold(lines)
     rounds = []
-    while len(rounds) < 4 and min(rounds, default=1) >= 0.1:
+    while len(rounds) < 2 and min(rounds, default=1) >= 0.1:
         rounds.append(longest_ping_while_waits_end(lines, 5_000))
     assert min(rounds) < 0.1, rounds
 
