@@ -10,10 +10,10 @@ import struct
 import threading
 import time
 
-from fuzz.campaign import Find, main
+from fuzz.campaign import Find, chances, main
 from harness import RedisServer, ServerFailed, eventually
 from harness.redis_calls import Closed, Line, Refused, encoded
-from payloads import MODULE_EOF, crc64, module_id, prefix, record, seal
+from payloads import MODULE_EOF, crc64, module_id, prefix, record, seal, string
 
 TEN_YEARS_MS = 10 * 366 * 86_400_000
 HOUR_US = 3_600_000_000
@@ -21,6 +21,8 @@ OWNERS = [b"o", b"x" * 36, b"x" * 127, b"x" * 128, b"x" * 512]
 EDGES = [0, 1, 127, 128, 255, 2**31, 2**32 - 1, 2**53 - 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1, TEN_YEARS_MS * 1_000]
 CONFIG = {"enable-debug-command": "yes", "rdbchecksum": "no"}
 RESTORES = 150
+# After so many files of a kind, locks were found in some: measured, in 9 of 60 mutated snapshots.
+ENOUGH_FILES = 200
 NO_TTL = -1
 # How the core itself ends when what it reads as the next key, behind a value of another length, was there before.
 CORE_REFUSAL = "Duplicated key found in RDB file"
@@ -75,6 +77,22 @@ def mutated(chance, data, others, first=0):
     return bytes(data)
 
 
+def as_it_was(_chance, data, _others, _first=0):
+    """Stands for `mutated` where nothing is to be changed."""
+    return data
+
+
+def noted(changes):
+    """`mutated` that notes each time whether anything has changed."""
+
+    def change(chance, data, others, first=0):
+        after = mutated(chance, data, others, first)
+        changes.append(after != data)
+        return after
+
+    return change
+
+
 def assert_sound(line, server, *, has_clock=True):
     """Every lock that was taken can be used like any other, and the next fence is near the clock."""
     found = 0
@@ -125,14 +143,14 @@ def assert_refused(log, what):
         raise Find(f"{what}\n{log[:20_000]}")
 
 
+def live_leases(line):
+    told = line.call("FENCELOCK.STATS")
+    return dict(zip(told[::2], told[1::2], strict=True))[b"live-leases"]
+
+
 def leave_nothing(line):
     line.call("FLUSHALL")
-
-    def live():
-        told = line.call("FENCELOCK.STATS")
-        return dict(zip(told[::2], told[1::2], strict=True))[b"live-leases"]
-
-    eventually(live, 0, within_s=10)
+    eventually(lambda: live_leases(line), 0, within_s=10)
 
 
 class Restores:
@@ -173,35 +191,45 @@ class Restores:
 # --- files
 
 
-def snapshot(chance, dumps, *, aux=None, version=10):
-    """An RDB file whose locks and whose last issued fence are mutated."""
+def records():
+    """Records of locks with every kind of terms and of owners."""
+    extras = [b"", bytes(8), (60_000_000).to_bytes(8, "little"), (10**6).to_bytes(8, "little") * 2]
+    terms = list(zip([0, 2, 4, 7], extras, strict=True))
+    return [record(fence=now_us(), owner=owner, flags=flags, extra=extra) for owner in OWNERS for flags, extra in terms]
+
+
+def snapshot(chance, dumps, *, aux=None, version=10, mutated=mutated):
+    """An RDB file in which the last issued fence and the locks are mutated; or one of them alone, as what is wrong in the
+    first hides the others."""
+    locks = chance.randrange(4) if dumps else 0
+    only = chance.choice([None, chance.randrange(locks + 1), locks])
+    change = [mutated if only in (None, number) else as_it_was for number in range(locks + 1)]
     saved_aux = bytes([2, 1]) + bytes([2, 0x81]) + struct.pack(">Q", now_us()) + bytes([MODULE_EOF])
-    saved_aux = mutated(chance, saved_aux, [saved_aux]) if aux is None else aux
+    saved_aux = change[0](chance, saved_aux, [saved_aux]) if aux is None else aux
     parts = [b"REDIS%04d" % version]
     parts.append(bytes([0xF7, 0x81]) + struct.pack(">Q", module_id()) + saved_aux)
     parts.append(bytes([0xFE, 0]))
     bodies = [dump[:-10] for dump in dumps]
-    for number in range(chance.randrange(4) if dumps else 0):
-        body = mutated(chance, chance.choice(bodies), bodies, len(prefix()))
+    for number in range(locks):
+        if chance.randrange(2):
+            body = change[number + 1](chance, chance.choice(bodies), bodies, len(prefix()))
+        else:
+            # A record of whatever length, in its frame.
+            known = records()
+            body = prefix() + string(change[number + 1](chance, chance.choice(known), known)) + bytes([MODULE_EOF])
         key = b"k%d" % number
         parts.append(body[:1] + bytes([len(key)]) + key + body[1:])
     body = b"".join(parts) + bytes([0xFF])
     return body + struct.pack("<Q", crc64(body))
 
 
-def append_only(chance):
+def append_only(chance, mutated=mutated):
     """An append-only file of mutated effects."""
-    extras = [b"", bytes(8), (60_000_000).to_bytes(8, "little"), (10**6).to_bytes(8, "little") * 2]
-    flags = [0, 2, 4, 7]
-    records = [
-        record(fence=now_us(), owner=owner, flags=flag, extra=extra)
-        for owner in OWNERS
-        for flag, extra in zip(flags, extras, strict=True)
-    ]
+    known = records()
     commands = [["SELECT", chance.choice([0, 0, 3])]]
     for number in range(60):
         key = chance.choice([b"k%d" % number, *KEYS])
-        commands.append(["FENCELOCK._APPLY", key, mutated(chance, chance.choice(records), records)])
+        commands.append(["FENCELOCK._APPLY", key, mutated(chance, chance.choice(known), known)])
         if chance.randrange(6) == 0:
             commands.append(["FENCELOCK._FLOOR", chance.choice([*EDGES, now_us(), b"x", b"", b"-1"])])
         if chance.randrange(9) == 0:
@@ -210,7 +238,8 @@ def append_only(chance):
 
 
 def load(folder_files, has_clock=False, **config):
-    """Start a server on files; whether it took them. It may refuse them by an exit, and in no other way."""
+    """Start a server on files; how many locks it found there, or None when it refused them by an exit. It may do so in
+    no other way."""
     server = RedisServer((), {**CONFIG, **config})
     try:
         for name, content in folder_files.items():
@@ -221,22 +250,23 @@ def load(folder_files, has_clock=False, **config):
             server.start()
         except ServerFailed as failed:
             assert_refused(server.log(), failed)
-            return False
+            return None
         with Line(server.port) as line:
+            found = live_leases(line)
             assert_sound(line, server, has_clock=has_clock)
             leave_nothing(line)
-        return True
+        return found
     finally:
         server.close()
 
 
-def play_snapshot(chance, dumps):
-    return load({"dump.rdb": snapshot(chance, dumps)})
+def play_snapshot(chance, dumps, mutated=mutated):
+    return load({"dump.rdb": snapshot(chance, dumps, mutated=mutated)})
 
 
-def play_append_only(chance):
+def play_append_only(chance, mutated=mutated):
     manifest = b"file appendonly.aof.1.incr.aof seq 1 type i\n"
-    files = {"appendonly.aof.manifest": manifest, "appendonly.aof.1.incr.aof": append_only(chance)}
+    files = {"appendonly.aof.manifest": manifest, "appendonly.aof.1.incr.aof": append_only(chance, mutated)}
     return load({f"appendonlydir/{name}": content for name, content in files.items()}, appendonly="yes")
 
 
@@ -310,23 +340,39 @@ def play_stream(restores, chance):
 
 
 class Everything:
-    """All routes in turn; the server with the stream in it is a new one each time, as its fences may be used up."""
+    """All routes in turn; the server with the stream in it is a new one each time, as its fences may be used up.
+
+    A file is refused as a whole, or its commands are one by one: so locks have to be found in some.
+    """
 
     def __init__(self):
         self.restores = None
+        self.files, self.taken = 0, {"snapshot": 0, "append-only": 0}
 
     def play(self, chance, run=0, restores=RESTORES):
         self.restores = self.restores or Restores()
         calls = self.restores.play(chance, restores)
         if run % 3 == 0:
-            play_snapshot(chance, self.restores.dumps)
-            play_append_only(chance)
-            calls += 2
+            calls += self.play_files(chance)
         if run % 10 == 0:
             play_stream(self.restores, chance)
             self.close()
             calls += 60
         return calls
+
+    def play_files(self, chance):
+        plays = {"snapshot": (play_snapshot, [self.restores.dumps]), "append-only": (play_append_only, [])}
+        for name, (play, arguments) in plays.items():
+            if self.files == 0:
+                # Choices that put locks into both files.
+                found = play(chances(3, "as it was"), *arguments, mutated=as_it_was)
+                assert found, f"{name}: {found} locks in a file that nobody changed"
+            changes = []
+            found = play(chance, *arguments, mutated=noted(changes))
+            self.taken[name] += bool(found) and any(changes)
+        self.files += 1
+        assert self.files < ENOUGH_FILES or all(self.taken.values()), f"no lock in {self.files} files: {self.taken}"
+        return len(plays)
 
     def close(self):
         if self.restores:
