@@ -130,9 +130,8 @@ fn contend(port: &str, clients: usize, polls: Polls, acquire: &str, release: &st
 /// One holder and a queue of waiters; the holder releases, the first waiter's reply is timed, and the holder queues again.
 fn rotate(port: &str, waiters: usize, rounds: usize, acquire: &str, release: &str) -> String {
     let mut lines: Vec<Line> = (0..=waiters).map(|_| Line::connect(port)).collect();
-    let texts = |template: &str| -> Vec<Vec<u8>> {
-        (0..=waiters).map(|client| encoded(template, "lock", 0, client)).collect()
-    };
+    let texts =
+        |template: &str| -> Vec<Vec<u8>> { (0..=waiters).map(|client| encoded(template, "lock", 0, client)).collect() };
     let (acquires, releases) = (texts(acquire), texts(release));
     let ping = encoded("PING", "", 0, 0);
     for (line, text) in lines.iter_mut().zip(&acquires) {
