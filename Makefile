@@ -53,7 +53,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients bench bench-quick up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients chaos fuzz lab bench bench-quick up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -104,14 +104,12 @@ test-clients: setup-test module extensions
 	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest test_clients.py $(PYTEST_ARGS)
 
 # Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
-.PHONY: lab
 lab: build
-	cd tests && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
 	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/lab/requirements.txt
+	cd tests && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
 	cd tests && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
 
 # RUNS, DURATION, SEED and KIND come from the environment: see `python -m chaos`.
-.PHONY: chaos
 chaos: setup-test module extensions
 	cd tests && $(CURDIR)/target/venv/bin/python -m chaos
 
@@ -121,7 +119,6 @@ FUZZ_TARGETS := arguments codec lease queue wheel
 FUZZ_LIVE := redis_commands redis_payloads $(if $(PG_CONFIG),sql,$(foreach major,$(MAJORS),'sql --major $(major)'))
 FUZZ_HOME := $(TARGET)/fuzz
 CARGO_FUZZ := $(FUZZ_HOME)/bin/cargo-fuzz
-.PHONY: fuzz
 fuzz: setup-test module extensions $(CARGO_FUZZ)
 	@set -e; for target in $(FUZZ_TARGETS); do \
 		echo "--- $$target"; mkdir -p $(FUZZ_HOME)/corpus/$$target; \
@@ -189,6 +186,8 @@ test-packages: deb tarball pgxn
 lint: setup-test
 	$(CARGO) fmt --all --check
 	cd tests/clients/rust && $(CARGO) fmt --check
+	cd tests/fuzz/cargo && $(CARGO) fmt --check
+	rustfmt --check --edition 2021 tests/bench/load.rs
 	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
 	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
 	set -e; for major in $(MAJORS); do \
