@@ -4,18 +4,14 @@ Invariant: a count of instructions is the difference between two numbers of repe
 and to end is not in it.
 """
 
-import os
 import re
 import shutil
 from pathlib import Path
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
 def cpu_seconds(pid):
-    """The CPU time of a process in user and kernel mode: fields 14 and 15 of proc(5)."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
-    return (int(user) + int(system)) / _TICKS_PER_S
+    """The time that the threads of a process have run, in user and kernel mode: finer than the ticks of /proc/<pid>/stat."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 class Callgrind:

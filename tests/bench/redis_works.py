@@ -199,7 +199,7 @@ def works(load, quick):
 
 
 def _commands(load, quick):
-    commands, rounds = (200_000, 3) if quick else (600_000, 7)
+    commands, rounds = (400_000, 3) if quick else (600_000, 7)
     for append_only in (False,) if quick else (False, True):
         with contextlib.closing(Server(load, append_only=append_only)) as server:
             server.hold()
