@@ -1,4 +1,5 @@
-"""A Redis server whose time stands still and moves only when it is told to: all its clocks, through the C library.
+"""A Redis server with clocks that a test moves, through the C library: its wall clock alone, or all of them, which then
+stand still until they are told to move.
 
 So a sequence of lock commands has one right outcome, to the millisecond, on the module as it is shipped.
 """
@@ -11,8 +12,8 @@ import time
 from harness import RedisServer
 from harness.redis_calls import Line
 
-# Three numbers in a file: the nanoseconds on both clocks at which time stood still, and those that it was moved by since.
-# The last is 0 while time runs.
+# Four numbers in a file: the nanoseconds on both clocks at which time stood still, those that it was moved by since (0
+# while time runs), and those by which the wall clock was stepped.
 _SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,17 +29,21 @@ static volatile int64_t *clocks;
 static int (*real)(clockid_t, struct timespec *);
 static void start(void) {
     real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    clocks = mmap(0, 24, PROT_READ, MAP_SHARED, open(getenv("FROZEN_CLOCK"), O_RDONLY), 0);
+    clocks = mmap(0, 32, PROT_READ, MAP_SHARED, open(getenv("MOVED_CLOCKS"), O_RDONLY), 0);
 }
 int clock_gettime(clockid_t clock, struct timespec *now) {
     if (!real) start();
-    int64_t moved = clocks[2];
-    if (moved == 0) return real(clock, now);
     int steady = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW;
-    if (!steady && clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE) return real(clock, now);
-    int64_t at = clocks[steady ? 0 : 1] + moved;
-    now->tv_sec = at / 1000000000;
-    now->tv_nsec = at % 1000000000;
+    int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    int64_t moved = clocks[2];
+    if (moved && (steady || wall)) {
+        int64_t at = clocks[steady ? 0 : 1] + moved;
+        now->tv_sec = at / 1000000000;
+        now->tv_nsec = at % 1000000000;
+    } else if (real(clock, now)) {
+        return -1;
+    }
+    if (wall) now->tv_sec += clocks[3] / 1000000000;
     return 0;
 }
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
@@ -69,22 +74,46 @@ void *dlopen(const char *name, int flags) {
 """
 
 
+class Clocks:
+    """The clocks of a server to come: give `environment` to it."""
+
+    def __init__(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        source, library, numbers = folder / "clock.c", folder / "clock.so", folder / "clocks"
+        source.write_text(_SHIM)
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        numbers.write_bytes(bytes(32))
+        # No space in the path: the loader takes it for the end of the name.
+        self.environment = {"LD_PRELOAD": str(library), "MOVED_CLOCKS": str(numbers)}
+        with open(numbers, "r+b") as file:
+            self._numbers = mmap.mmap(file.fileno(), 32)
+
+    def freeze(self, steady_ns, wall_ns):
+        """Where both clocks stand from the first move on."""
+        struct.pack_into("=qq", self._numbers, 0, steady_ns, wall_ns)
+
+    def move(self, moved_ns):
+        """How far they have moved from there; not 0."""
+        struct.pack_into("=q", self._numbers, 16, moved_ns)
+
+    def step_wall(self, seconds):
+        """How far the wall clock alone is off; it need not be frozen."""
+        struct.pack_into("=q", self._numbers, 24, seconds * 10**9)
+
+    def close(self):
+        """Let go of the file."""
+        self._numbers.close()
+
+
 class FrozenRedis:
     """The server, started and frozen. `wall_us` is the Unix time at which it stands while it has not been moved."""
 
     def __init__(self, folder, module_args=()):
-        folder.mkdir(parents=True, exist_ok=True)
-        source, library, clocks = folder / "clock.c", folder / "clock.so", folder / "clocks"
-        source.write_text(_SHIM)
-        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        clocks.write_bytes(bytes(24))
-        environment = {"LD_PRELOAD": str(library), "FROZEN_CLOCK": str(clocks)}
-        self.server = RedisServer(module_args, data_dir=folder / "data", environment=environment).start()
-        with open(clocks, "r+b") as file:
-            self._clocks = mmap.mmap(file.fileno(), 24)
+        self._clocks = Clocks(folder)
+        self.server = RedisServer(module_args, data_dir=folder / "data", environment=self._clocks.environment).start()
         # A whole second later, so that no clock has gone back, and on a whole millisecond.
         steady_ns, wall_ns = (clock() // 10**9 * 10**9 + 2 * 10**9 for clock in (time.monotonic_ns, time.time_ns))
-        struct.pack_into("=qq", self._clocks, 0, steady_ns, wall_ns)
+        self._clocks.freeze(steady_ns, wall_ns)
         self.wall_us, self._moved_us = wall_ns // 1000, 0
         self._control = Line(self.server.port)
         self.move_to(1000)
@@ -98,7 +127,7 @@ class FrozenRedis:
         """Move its time, and wait until it has done what that makes due."""
         assert moved_us >= self._moved_us, "time does not go back"
         self._moved_us = moved_us
-        struct.pack_into("=q", self._clocks, 16, moved_us * 1000)
+        self._clocks.move(moved_us * 1000)
         self.settle()
 
     def settle(self):

@@ -8,12 +8,12 @@ import contextlib
 import os
 import queue
 import signal
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from frozen_clock import Clocks
 from harness import RedisServer, eventually
 from harness.redis_calls import Closed, Lines, Refused
 from locks import FENCE_MAX, LATE_S
@@ -32,45 +32,6 @@ RELOAD_S = 0.005
 KEPT_BYTES = 150_000
 WORKERS = 4
 CONFIG = {"enable-debug-command": "yes", "busy-reply-threshold": "20"}
-
-# A few lines that shift the wall clock of a process by the number of nanoseconds in a file. The clock that never steps
-# stays as it is.
-CLOCK_SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/time.h>
-#include <time.h>
-static volatile int64_t *shift;
-static int (*real)(clockid_t, struct timespec *);
-static void start(void) {
-    real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    shift = mmap(0, 8, PROT_READ, MAP_SHARED, open(getenv("CLOCK_SHIFT"), O_RDONLY), 0);
-}
-int clock_gettime(clockid_t clock, struct timespec *now) {
-    if (!real) start();
-    int failed = real(clock, now);
-    if (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) now->tv_sec += *shift / 1000000000;
-    return failed;
-}
-int gettimeofday(struct timeval *restrict now, void *restrict zone) {
-    struct timespec t;
-    (void)zone;
-    clock_gettime(CLOCK_REALTIME, &t);
-    now->tv_sec = t.tv_sec;
-    now->tv_usec = t.tv_nsec / 1000;
-    return 0;
-}
-time_t time(time_t *place) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    if (place) *place = t.tv_sec;
-    return t.tv_sec;
-}
-"""
 
 
 class World:
@@ -260,11 +221,13 @@ def frozen(world):
 
 def stepped(hours):
     def act(world):
-        place = world.server.data_dir / "shift"
-        with open(place, "r+b") as file:
-            file.write(int(hours * 3_600 * 1_000_000_000).to_bytes(8, "little", signed=True))
+        world.server.clocks.step_wall(hours * 3_600)
         told = int(world.call("TIME")[0]) - time.time()
         assert abs(told - hours * 3_600) < 60
+        # The module sees the step as well: its fences follow the clock, but never back.
+        fence = world.call("FENCELOCK.ACQUIRE", "other", "o", LONG_MS)
+        assert world.call("FENCELOCK.RELEASE", "other", "o") == 1
+        assert fence / 1_000_000 - time.time() > max(hours, 0) * 3_600 - 60
 
     return act
 
@@ -393,7 +356,6 @@ def outcomes(tmp_path_factory):
         def run(name, waiting):
             event = EVENTS[name]
             if event.clock:
-                # No space in the path: the loader takes it for the end of the name.
                 with contextlib.closing(
                     server_with_its_own_clock(folder / str(CASES.index((name, waiting))))
                 ) as server:
@@ -427,13 +389,10 @@ def warm(server):
 
 
 def server_with_its_own_clock(folder):
-    folder.mkdir()
-    source, library, shift = folder / "clock.c", folder / "clock.so", folder / "shift"
-    source.write_text(CLOCK_SHIM)
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    shift.write_bytes(bytes(8))
-    environment = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
-    return warm(RedisServer(config=CONFIG, data_dir=folder, environment=environment).start())
+    clocks = Clocks(folder)
+    server = RedisServer(config=CONFIG, data_dir=folder, environment=clocks.environment).start()
+    server.clocks = clocks
+    return warm(server)
 
 
 def run_case(server, event, waiting):
