@@ -68,6 +68,7 @@ def _compare(records):
         before = baseline.get(record["name"])
         margin = MARGINS.get(record["unit"], OTHER_MARGIN)
         if before is None:
+            worse.append(f"{record['name']}: not in the baseline; look at it, then --accept")
             continue
         change = before / record["ratio"] - 1 if record["at_least"] else record["ratio"] / before - 1
         if change > margin:
