@@ -342,3 +342,17 @@ def test_rows_of_many_claims_can_be_fetched_by_a_cursor(db):
         assert db.execute("FETCH 2 FROM c").fetchall() == [(1,), (2,)]
         assert db.execute("FETCH LAST FROM c").fetchall() == [(50,)]
         assert db.execute("FETCH BACKWARD 1 FROM c").fetchall() == [(49,)]
+
+
+def test_a_function_sees_new_columns_once_its_plans_are_discarded(db):
+    db.execute("CREATE TABLE grown (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO grown VALUES (1)")
+    db.execute(
+        "CREATE FUNCTION claimed(fence bigint) RETURNS grown LANGUAGE plpgsql AS"
+        " 'DECLARE r grown; BEGIN SELECT * INTO r FROM fenced_claim(NULL::grown, 1, $1); RETURN r; END'"
+    )
+    assert db.execute("SELECT * FROM claimed(1)").fetchone() == (1, 1)
+    db.execute("ALTER TABLE grown ADD tax int NOT NULL DEFAULT 5")
+    assert db.execute("SELECT * FROM claimed(2)").fetchone() == (1, 2, None)
+    assert db.execute("SELECT fenced_claim_json('grown', 1, 3) ->> 'tax'").fetchone() == ("5",)
+    db.execute("DISCARD PLANS")
+    assert db.execute("SELECT * FROM claimed(4)").fetchone() == (1, 4, 5)

@@ -225,6 +225,14 @@ def test_the_table_of_names_is_bounded_and_keeps_the_busy_ones(start):
     assert lines.memory() - before < 200_000
 
 
+def test_a_long_name_is_counted_for_the_server_alone(start):
+    lines = start()
+    for length, is_told in ((1_024, True), (1_025, False)):
+        call(lines, "ACQUIRE", "k" * length, "A", LONG_MS)
+        assert (lines.stats("k" * length) is not None) == is_told
+    assert lines.stats()["grants"] == 2
+
+
 def test_the_table_of_names_can_be_emptied_turned_off_and_on(start):
     lines = start()
     call(lines, "ACQUIRE", "k", "A", LONG_MS)

@@ -12,6 +12,8 @@ use fence::queue::LockName;
 pub(crate) const DEFAULT_NAMES: u64 = 1_024;
 /// The most names that may be configured: some 200 MB, and the names themselves.
 pub(crate) const NAMES_MAX: u64 = 1 << 20;
+/// Longer names are counted for the server alone, so that the table has a bound in bytes too.
+const NAME_MAX: usize = 1_024;
 /// Places that a name may take: enough that two busy names rarely meet.
 const WAYS: usize = 4;
 
@@ -136,6 +138,9 @@ impl Stats {
     }
 
     fn with_name(&self, lock: LockName, change: impl FnOnce(&mut NameStats)) {
+        if lock.name.len() > NAME_MAX {
+            return;
+        }
         if let Some(stats) = self.names.borrow_mut().place(lock) {
             change(stats);
         }
