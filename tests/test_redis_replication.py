@@ -75,10 +75,14 @@ def digest(client):
 
 
 def assert_same_lease(one, other, key):
-    mine, theirs = inspect(one, key), inspect(other, key)
-    assert theirs.hold == mine.hold
-    assert abs(theirs.ttl_ms - mine.ttl_ms) <= LAG_MS
-    assert abs(theirs.held_ms - mine.held_ms) <= LAG_MS
+    """After a full synchronisation, which takes Valkey 9.1 a second, the time is right once the leases are sent again."""
+    assert inspect(other, key).hold == inspect(one, key).hold
+
+    def apart_ms():
+        mine, theirs = inspect(one, key), inspect(other, key)
+        return max(abs(theirs.ttl_ms - mine.ttl_ms), abs(theirs.held_ms - mine.held_ms))
+
+    eventually(lambda: apart_ms() <= LAG_MS, True, within_s=5)
 
 
 def promote(client):
