@@ -16,7 +16,7 @@ use redis_module::raw;
 
 use crate::ffi::{CallReply, Ctx, INTERNAL_ERROR, Name, callback};
 use crate::replication::FLOOR;
-use crate::server::{server, wall_us};
+use crate::server::server;
 use crate::stats::Count;
 use crate::store::{Event, Slot, WRONG_TYPE, WrongType};
 use crate::waiters::{self, NotQueued};
@@ -67,7 +67,7 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
     }
     let mut slot = open_to_write(ctx, words.key)?;
     let others_wait = serve_those_who_wait(&mut slot);
-    let clocks = clocks_for(&slot);
+    let clocks = clocks_for(&slot, &request);
     let mut issuer = server().issuer();
     match lease::acquire(slot.hold(), others_wait, request, &mut issuer, server().now(clocks)) {
         Ok(Acquired::Granted(lease)) => {
@@ -88,11 +88,18 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
     }
 }
 
-/// The time, for what may become a grant: a lease that is live is refused without the unix time.
-fn clocks_for(slot: &Slot) -> Clocks {
-    let steady_us = server().steady_us();
-    let is_live = slot.lease().is_some_and(|lease| lease.is_live(steady_us));
-    Clocks { steady_us, wall_us: if is_live { 0 } else { wall_us() } }
+/// A lease with more than this left is refused to others by the rough clock: far more than that can be late.
+const ROUGH_MARGIN_US: u64 = 1_000_000;
+
+/// The time of an acquisition, by the cheapest clock that can tell its outcome.
+fn clocks_for(slot: &Slot, request: &Request) -> Clocks {
+    if let Some(lease) = slot.lease().filter(|_| !request.retry) {
+        let rough_us = server().rough_us();
+        if lease.is_live(rough_us + ROUGH_MARGIN_US) {
+            return Clocks { steady_us: rough_us, wall_us: 0 };
+        }
+    }
+    server().clocks()
 }
 
 /// Nobody overtakes, not even between the end of a lease and its hand-over. Tells whether somebody still waits.
@@ -201,7 +208,7 @@ fn raise(ctx: Ctx, words: &Words) -> Reply {
         return Err(Answer::read_only());
     }
     if fence.get() > server().issuer().last() {
-        if !server().issuer().may_observe(fence, wall_us()) {
+        if !server().issuer().may_observe(fence, server().clocks().wall_us) {
             return Err(Answer::Error(format!(
                 "ERR fence {fence} is more than an hour ahead of the clock: it would never be caught up"
             )));

@@ -144,6 +144,7 @@ event!(
         if is_primary != server().is_primary.get() {
             set_role(is_primary);
         }
+        server().follow_wall_clock();
         reaper::check_timer();
         replication::look_for_listeners();
     }

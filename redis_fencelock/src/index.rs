@@ -80,11 +80,13 @@ impl Index {
         self.slots.next_us()
     }
 
-    /// A new value, not indexed yet.
-    pub fn create(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
+    /// A new value, to be looked at when its lease ends.
+    pub fn add(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
         self.discard_orphans(ORPHANS_AT_ONCE);
         let db = self.known_as(db);
-        Value::create(&mut self.pool, hold, db, key)
+        let value = Value::create(&mut self.pool, hold, db, key);
+        self.insert_at(hold.lease.deadline_us, value);
+        value
     }
 
     /// Gives back the place of a value that nobody uses.
@@ -109,11 +111,10 @@ impl Index {
         self.orphans.is_some() || Value::has_orphans()
     }
 
-    /// Has the value looked at when `at_us` has come: the time at which it is due, or a later one.
+    /// Has a value that is not in the wheel looked at when `at_us` has come: the time at which it is due, or a later one.
     pub fn insert_at(&mut self, at_us: u64, value: Value) {
         // Without a place it is left out: it is free in time all the same, and its memory comes back when it is touched.
         if let Some(place) = value.place() {
-            value.enter_index();
             self.slots.link(&mut self.pool, place, at_us);
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn stats(ctx: Ctx, words: &Words) -> Reply {
     }
     let lock = LockName { db: ctx.selected_db(), name: words.at(1) };
     let Some(stats) = server().stats.of_name(lock) else { return Ok(Answer::Null) };
-    let counted = COUNTS.iter().zip(stats.counts).filter(|(count, _)| count.2).map(|(count, value)| (count.0, value));
+    let counted = COUNTS.iter().filter(|count| count.2).zip(stats.counts).map(|(count, value)| (count.0, value));
     let longest = [
         ("longest-hold-ms", stats.longest_hold_us / 1_000),
         ("longest-wait-ms", stats.longest_wait_us / 1_000),

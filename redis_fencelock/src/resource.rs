@@ -11,7 +11,7 @@ use fence::{Fence, FenceLimits, FenceRefused};
 
 use crate::commands::{Answer, Reply, Words};
 use crate::ffi::{Ctx, Hash};
-use crate::server::{server, wall_us};
+use crate::server::server;
 use crate::stats::Count;
 use crate::store::WRONG_TYPE;
 
@@ -63,7 +63,7 @@ pub(crate) fn write(ctx: Ctx, words: &Words) -> Reply {
 fn fence_of(word: &[u8]) -> Result<Fence, Answer> {
     let fence = args::fence(word)?;
     let limits = FenceLimits { max: Fence::MAX, max_ahead_us: AHEAD_US };
-    limits.accept(fence.get() as i64, wall_us()).map_err(|refused| match refused {
+    limits.accept(fence.get() as i64, server().clocks().wall_us).map_err(|refused| match refused {
         FenceRefused::AheadOfClock(horizon) => Answer::Error(format!(
             "ERR fence {fence} is more than a day ahead of the clock: the largest accepted now is {horizon}"
         )),

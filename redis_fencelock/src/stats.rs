@@ -67,6 +67,19 @@ counts! {
 
 const COUNT: usize = COUNTS.len();
 
+/// Where each counter is among those that a name has, and how many these are.
+const OF_NAME: ([Option<usize>; COUNT], usize) = {
+    let (mut places, mut at, mut used) = ([None; COUNT], 0, 0);
+    while at < COUNT {
+        if COUNTS[at].2 {
+            places[at] = Some(used);
+            used += 1;
+        }
+        at += 1;
+    }
+    (places, used)
+};
+
 pub(crate) struct Stats {
     counts: [Cell<u64>; COUNT],
     names: RefCell<Names>,
@@ -79,7 +92,8 @@ pub(crate) struct NameStats {
     name: Box<[u8]>,
     /// Falls when another name wants the place, rises with every use.
     weight: u64,
-    pub counts: [u64; COUNT],
+    /// Those of `COUNTS` that a name has.
+    pub counts: [u64; OF_NAME.1],
     pub longest_hold_us: u64,
     pub longest_wait_us: u64,
 }
@@ -107,8 +121,8 @@ impl Stats {
     /// Counts for the server and for the name.
     pub fn count_for(&self, lock: LockName, count: Count) {
         self.count(count);
-        if COUNTS[count as usize].2 {
-            self.with_name(lock, |stats| stats.counts[count as usize] += 1);
+        if let Some(place) = OF_NAME.0[count as usize] {
+            self.with_name(lock, |stats| stats.counts[place] += 1);
         }
     }
 
@@ -204,7 +218,7 @@ fn hash(lock: LockName) -> u64 {
 
 impl NameStats {
     fn of(lock: LockName) -> NameStats {
-        let counts = [0; COUNT];
+        let counts = [0; OF_NAME.1];
         NameStats { db: lock.db, name: lock.name.into(), weight: 1, counts, longest_hold_us: 0, longest_wait_us: 0 }
     }
 
@@ -237,7 +251,7 @@ mod tests {
             stats.count_for(lock(&rare.to_le_bytes()), Count::Grants);
         }
         let busy = stats.of_name(lock(b"busy")).expect("the busy name is in the table");
-        assert_eq!(busy.counts[Count::Grants as usize], 10_000);
+        assert_eq!(OF_NAME.0[Count::Grants as usize].map(|place| busy.counts[place]), Some(10_000));
         assert_eq!(stats.get(Count::Grants as usize), 20_000);
     }
 

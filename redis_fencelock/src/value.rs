@@ -76,7 +76,7 @@ struct Layout {
 }
 
 impl Value {
-    /// A new value that belongs to the keyspace.
+    /// A new value that belongs to the keyspace and, if it has a place, to the index.
     pub fn create(pool: &mut Pool, hold: &Hold, db: u32, key: &[u8]) -> Value {
         let lease = &hold.lease;
         let has_terms = lease.limit_us != u64::MAX || lease.delay_us != 0;
@@ -92,15 +92,15 @@ impl Value {
         let terms = if has_terms { &terms[..] } else { &[] };
         let parts = [&lengths.bytes[..lengths.used], terms, hold.owner, key];
         let size = (TAIL + parts.iter().map(|part| part.len()).sum::<usize>()).max(size_of::<Header>());
-        let marks = IN_KEYSPACE
-            | if has_terms { HAS_TERMS } else { 0 }
-            | if lease.ephemeral { EPHEMERAL } else { 0 }
-            | if db != 0 { HAS_DB } else { 0 };
-
         let (place, start) = pool.allocate(size).unwrap_or_else(|| {
             // SAFETY: the server's allocator never fails: it ends the server.
             (NO_PLACE, unsafe { NonNull::new_unchecked(api!(RedisModule_Alloc)(size).cast()) })
         });
+        let marks = IN_KEYSPACE
+            | if place != NO_PLACE { IN_INDEX } else { 0 }
+            | if has_terms { HAS_TERMS } else { 0 }
+            | if lease.ephemeral { EPHEMERAL } else { 0 }
+            | if db != 0 { HAS_DB } else { 0 };
         let header = start.cast::<Header>();
         // SAFETY: `size` bytes are ours, aligned for a header; the parts are written behind it, inside `size`.
         unsafe {
@@ -200,11 +200,6 @@ impl Value {
         self.has(IN_INDEX) && self.header().links.is_linked()
     }
 
-    /// The index uses the value from now on.
-    pub fn enter_index(self) {
-        self.mark(IN_INDEX);
-    }
-
     /// The index uses the value no more. True when nobody does: it is to be discarded then.
     #[must_use]
     pub fn leave_index(self) -> bool {
@@ -288,12 +283,19 @@ impl Value {
     }
 
     fn mark(self, mark: u8) -> bool {
-        self.marks().fetch_or(mark, Ordering::AcqRel) & mark == 0
+        !self.has(mark) && self.marks().fetch_or(mark, Ordering::AcqRel) & mark == 0
     }
 
     /// Takes a mark away; true when it was the last of the users.
     fn let_go(self, user: u8) -> bool {
-        let before = self.marks().fetch_and(!user, Ordering::AcqRel);
+        let marks = self.marks();
+        let before = marks.load(Ordering::Acquire);
+        if before & USERS == user {
+            // Nobody else can reach the value, so no other thread writes the marks.
+            marks.store(before & !user, Ordering::Relaxed);
+            return true;
+        }
+        let before = marks.fetch_and(!user, Ordering::AcqRel);
         before & user != 0 && before & USERS & !user == 0
     }
 

@@ -8,7 +8,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "load stream PORT CONNECTIONS DEPTH COMMANDS COMMAND...
@@ -81,49 +81,57 @@ fn stream(port: &str, connections: usize, depth: usize, commands: usize, templat
 }
 
 /// How long clients contend, for how many turns each, and how long one that polls sleeps between its attempts.
+#[derive(Clone, Copy)]
 struct Polls {
     seconds: usize,
     turns: usize,
     ms: usize,
 }
 
-/// Each client takes the lock and gives it back, over and over; all begin at one moment.
+/// Each client takes the lock and gives it back, over and over. The lock is held until all have asked for it.
 fn contend(port: &str, clients: usize, polls: Polls, acquire: &str, release: &str) -> String {
-    let cycles = Arc::new(AtomicU64::new(0));
-    let longest_us = Arc::new(AtomicU64::new(0));
-    let start = Arc::new(Barrier::new(clients + 1));
+    let texts = |client| (encoded(acquire, "lock", 0, client), encoded(release, "lock", 0, client));
+    let counts = Arc::new([const { AtomicU64::new(0) }; 4]);
+    let began = Instant::now();
+    let now_us = move || began.elapsed().as_micros() as u64;
+    let (mut holder, (take, give_back)) = (Line::connect(port), texts(clients));
+    assert!(holder.call(&take).is_yes(), "the lock is not free");
     let threads: Vec<_> = (0..clients)
         .map(|client| {
-            let (cycles, longest_us, start) = (cycles.clone(), longest_us.clone(), start.clone());
-            let acquire = encoded(acquire, "lock", 0, client);
-            let release = encoded(release, "lock", 0, client);
-            let mut line = Line::connect(port);
+            let (mut line, (acquire, release), counts) = (Line::connect(port), texts(client), counts.clone());
             std::thread::spawn(move || {
-                start.wait();
-                let end = Instant::now() + Duration::from_secs(polls.seconds as u64);
+                let [asks, cycles, last_us, longest_us] = &*counts;
+                let end_us = now_us() + polls.seconds as u64 * 1_000_000;
                 for _ in 0..polls.turns {
-                    let asked = Instant::now();
-                    while !line.call(&acquire).is_yes() {
-                        if Instant::now() >= end {
+                    let asked_us = now_us();
+                    line.send(&acquire);
+                    asks.fetch_add(1, Relaxed);
+                    while !line.reply().is_yes() {
+                        if now_us() >= end_us {
                             return;
                         }
                         std::thread::sleep(Duration::from_millis(polls.ms as u64));
+                        line.send(&acquire);
                     }
-                    longest_us.fetch_max(asked.elapsed().as_micros() as u64, Relaxed);
-                    cycles.fetch_add(1, Relaxed);
+                    longest_us.fetch_max(now_us() - asked_us, Relaxed);
                     line.call(&release);
-                    if Instant::now() >= end {
+                    cycles.fetch_add(1, Relaxed);
+                    last_us.fetch_max(now_us(), Relaxed);
+                    if now_us() >= end_us {
                         return;
                     }
                 }
             })
         })
         .collect();
-    start.wait();
-    let began = Instant::now();
+    while counts[0].load(Relaxed) < clients as u64 {
+        std::thread::yield_now();
+    }
+    let freed_us = now_us();
+    holder.call(&give_back);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let (cycles, longest_us) = (cycles.load(Relaxed), longest_us.load(Relaxed));
-    let seconds = began.elapsed().as_secs_f64();
+    let [_, cycles, last_us, longest_us] = [0, 1, 2, 3].map(|count: usize| counts[count].load(Relaxed));
+    let seconds = (last_us - freed_us) as f64 / 1e6;
     format!("{{\"cycles_per_s\": {}, \"longest_wait_ms\": {}}}", cycles as f64 / seconds, longest_us as f64 / 1e3)
 }
 

@@ -2,100 +2,185 @@
 
 Against what others do with the same two servers and clients (redis-py, psycopg): a script with a counter and two
 statements, redis-py's own Lock and a plain UPDATE, and an advisory lock of PostgreSQL around a SELECT and an UPDATE. The
-last two fence nothing. Round trips are counted by hand where each begins; the time is the client's.
+last two fence nothing. The time is the client's; a round trip is a command or a statement that a client sends.
 """
 
 import contextlib
+import itertools
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import redis
 from harness import PostgresServer, RedisServer
 from psycopg.types.json import Jsonb
 
-from .redis_works import LUA
+from .redis_works import LUA, Kept
 from .works import Work
 
 TABLE = "CREATE TABLE counters (id int PRIMARY KEY, value bigint NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0)"
-TTL = 10_000
+TTL, WAIT = 10_000, 60_000
+POLL_S = 0.005
+WORKERS = 16
 
 
-class Protocols:
-    """One client of both servers, and each way to add 1 to the row under a lock."""
+class Counted(redis.Connection):
+    """A connection to Redis that counts what all of its class send."""
+
+    sent = itertools.count()
+
+    def send_packed_command(self, *arguments, **options):
+        """As redis-py does."""
+        next(self.sent)
+        return super().send_packed_command(*arguments, **options)
+
+
+class Servers:
+    """Both servers, and a table of one row."""
 
     def __init__(self):
-        self._redis_server = RedisServer().start()
-        self._postgres = PostgresServer(durable=True).start()
-        self.r = redis.Redis(port=self._redis_server.port)
-        self.db = psycopg.connect(self._postgres.url(), autocommit=True, prepare_threshold=0)
+        self.redis = RedisServer().start()
+        self.postgres = PostgresServer(durable=True).start()
+        self.db = psycopg.connect(self.postgres.url(), autocommit=True)
         for statement in ("CREATE EXTENSION pg_fence", TABLE, "INSERT INTO counters (id) VALUES (1)"):
             self.db.execute(statement)
-        self._acquire, self._release = (self.r.register_script(LUA[name]) for name in ("acquire", "release"))
 
     def close(self):
-        """End both servers."""
+        """End both."""
         self.db.close()
-        self.r.close()
-        self._postgres.close()
-        self._redis_server.close()
+        self.postgres.close()
+        self.redis.close()
+
+    def fresh(self):
+        """The row as it was at the start."""
+        self.db.execute("UPDATE counters SET fence = 0, value = 0")
+        self.db.execute("VACUUM counters")
+
+    def value(self):
+        """What the row counts."""
+        return self.db.execute("SELECT value FROM counters").fetchone()[0]
+
+
+class Client:
+    """One client of both servers, and each way to add 1 to the row under a lock that others want too."""
+
+    def __init__(self, servers):
+        pool = redis.ConnectionPool(connection_class=Counted, port=servers.redis.port)
+        self._r = redis.Redis(connection_pool=pool)
+        self._db = psycopg.connect(servers.postgres.url(), autocommit=True, prepare_threshold=0)
+        self._acquire, self._release = (self._r.register_script(LUA[name]) for name in ("acquire", "release"))
+        self.statements = 0
+
+    def close(self):
+        """Leave both servers."""
+        self._db.close()
+        self._r.close()
 
     def ours(self):
-        """Four round trips."""
-        owner = uuid.uuid4().hex
-        fence = self.r.execute_command("FENCELOCK.ACQUIRE", "lock", owner, TTL)
-        row = self.db.execute("SELECT value FROM fenced_claim(NULL::counters, %s, %s)", (1, fence)).fetchone()
+        """Waits in the server."""
+        owner, fence = self._acquired()
+        row = self._sql("SELECT value FROM fenced_claim(NULL::counters, %s, %s)", 1, fence)
         patch = Jsonb({"value": row[0] + 1})
-        written = self.db.execute("SELECT fenced_update('counters', %s, %s, %s)", (1, fence, patch)).fetchone()[0]
-        assert written and self.r.execute_command("FENCELOCK.RELEASE", "lock", owner)
+        assert self._sql("SELECT fenced_update('counters', %s, %s, %s)", 1, fence, patch)[0]
+        assert self._r.execute_command("FENCELOCK.RELEASE", "lock", owner)
+
+    def ours_without_reading(self):
+        """A write that needs nothing of the row claims it by itself."""
+        owner, fence = self._acquired()
+        assert self._sql("SELECT fenced_write('counters', %s, %s, %s)", 1, fence, Jsonb({"value": fence}))[0]
+        assert self._r.execute_command("FENCELOCK.RELEASE", "lock", owner)
 
     def script_and_two_statements(self):
-        """Four round trips."""
-        owner = uuid.uuid4().hex
-        fence = self._acquire(keys=["{lock}", "{lock}:fence"], args=[owner, TTL])
-        claim = "UPDATE counters SET fence = %s WHERE id = %s AND fence < %s RETURNING value"
-        row = self.db.execute(claim, (fence, 1, fence)).fetchone()
-        update = "UPDATE counters SET value = %s WHERE id = %s AND fence = %s"
-        written = self.db.execute(update, (row[0] + 1, 1, fence)).rowcount
-        assert written and self._release(keys=["{lock}"], args=[owner])
+        """Polls."""
+        owner, keys = uuid.uuid4().hex, ["{lock}", "{lock}:fence"]
+        while not (fence := self._acquire(keys=keys, args=[owner, TTL])):
+            time.sleep(POLL_S)
+        row = self._sql("UPDATE counters SET fence = %s WHERE id = %s AND fence < %s RETURNING value", fence, 1, fence)
+        update = "UPDATE counters SET value = %s WHERE id = %s AND fence = %s RETURNING true"
+        assert self._sql(update, row[0] + 1, 1, fence)[0]
+        assert self._release(keys=keys[:1], args=[owner])
 
     def redis_py_lock(self):
-        """Four round trips, and no fence."""
-        with self.r.lock("plain", timeout=TTL / 1000):
+        """Polls ten times a second, unless told otherwise; fences nothing."""
+        with self._r.lock("plain", timeout=TTL / 1000):
             self._read_and_write()
 
     def advisory_lock(self):
-        """Four round trips, and no fence; the lock ends with the session alone."""
-        self.db.execute("SELECT pg_advisory_lock(1)")
+        """Waits in the server; fences nothing, and the lock ends with the session alone."""
+        self._sql("SELECT pg_advisory_lock(1)")
         self._read_and_write()
-        self.db.execute("SELECT pg_advisory_unlock(1)")
+        self._sql("SELECT pg_advisory_unlock(1)")
+
+    def _acquired(self):
+        owner = uuid.uuid4().hex
+        return owner, self._r.execute_command("FENCELOCK.ACQUIRE", "lock", owner, TTL, "WAIT", WAIT)
 
     def _read_and_write(self):
-        value = self.db.execute("SELECT value FROM counters WHERE id = %s", (1,)).fetchone()[0]
-        self.db.execute("UPDATE counters SET value = %s WHERE id = %s", (value + 1, 1))
+        value = self._sql("SELECT value FROM counters WHERE id = %s", 1)[0]
+        self._sql("UPDATE counters SET value = %s WHERE id = %s RETURNING true", value + 1, 1)
+
+    def _sql(self, statement, *values):
+        self.statements += 1
+        return self._db.execute(statement, values).fetchone()
+
+
+PEERS = (
+    ("the two-key script and two statements", Client.script_and_two_statements),
+    ("redis-py's Lock and two statements, unfenced", Client.redis_py_lock),
+    ("an advisory lock and two statements, unfenced", Client.advisory_lock),
+)
 
 
 def works(load, quick):
     """The works, with both servers started and ended around them."""
     del load
-    turns, rounds = (200, 3) if quick else (1_500, 9)
-    with contextlib.closing(Protocols()) as protocols:
+    turns, rounds = (200, 3) if quick else (300, 25)
+    with contextlib.closing(Servers()) as servers, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(Client(servers))) for _ in range(WORKERS)]
+        pool = stack.enter_context(ThreadPoolExecutor(WORKERS))
 
-        def microseconds(act):
-            def measured():
-                protocols.db.execute("UPDATE counters SET fence = 0")
-                protocols.db.execute("VACUUM counters")
-                began = time.perf_counter()
-                for _ in range(turns):
-                    act()
-                return (time.perf_counter() - began) / turns * 1e6
+        def jobs(act, clients, each):
+            return Kept(lambda: _measured(servers, pool, act, clients, each), "us_per_job")
 
-            return measured
+        for name, peer in PEERS:
+            sides = jobs(Client.ours, clients[:1], turns), jobs(peer, clients[:1], turns)
+            yield from _time_and_trips(f"the whole protocol, one worker, against {name}", sides, rounds)
+        name = "the whole protocol of a write that reads nothing, one worker, against the two-key script and two statements"
+        sides = jobs(Client.ours_without_reading, clients[:1], turns), jobs(PEERS[0][1], clients[:1], turns)
+        yield from _time_and_trips(name, sides, rounds)
+        for name, peer in PEERS:
+            sides = jobs(Client.ours, clients, 10), jobs(peer, clients, 10)
+            yield from _time_and_trips(f"the whole protocol, {WORKERS} workers on one lock, against {name}", sides, rounds // 3)
 
-        for name, peer in (
-            ("the two-key script and two statements", protocols.script_and_two_statements),
-            ("redis-py's Lock and two statements, unfenced", protocols.redis_py_lock),
-            ("an advisory lock and two statements, unfenced", protocols.advisory_lock),
-        ):
-            sides = microseconds(protocols.ours), microseconds(peer)
-            yield Work(f"the whole protocol against {name}", "time", None, None, *sides, rounds=rounds)
+
+def _time_and_trips(name, sides, rounds):
+    yield Work(f"{name}: time", "time", None, None, *sides, rounds=rounds)
+    yield Work(f"{name}: round trips", "round trips", None, None, *(side.later("trips_per_job") for side in sides), rounds=rounds)
+
+
+def _measured(servers, pool, act, clients, each):
+    """Every client does so many jobs, all from one moment on."""
+    servers.fresh()
+    start, jobs = threading.Barrier(len(clients) + 1), each * len(clients)
+
+    def work(client):
+        act(client)
+        start.wait()
+        for _ in range(each):
+            act(client)
+
+    def trips():
+        return next(Counted.sent) + sum(client.statements for client in clients)
+
+    done = [pool.submit(work, client) for client in clients]
+    # Each has connected and been through it once.
+    start.wait()
+    began, before = time.perf_counter(), trips()
+    for future in done:
+        future.result()
+    seconds, sent = time.perf_counter() - began, trips() - before - 1
+    # A write that reads nothing puts its fence there.
+    assert servers.value() >= jobs + len(clients)
+    return {"us_per_job": seconds / jobs * 1e6, "trips_per_job": sent / jobs}

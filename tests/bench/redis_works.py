@@ -7,14 +7,20 @@ CPU is that of the server process per command, over a run of many; redis-benchma
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
 import tempfile
 
 import redis
-from harness import RedisServer
+from harness import RedisServer, places
+from harness.fetch import fetch
 
 from .meters import Callgrind, cpu_seconds
 from .works import Work
+
+# Where everything is measured: folders under target/servers/.
+SERVERS = ("redis", "redis-8.2", "valkey-8.1")
+OWN_SERVER = "REDIS_SERVER"
 
 OWNER = "{c}"
 TTL = 10_000
@@ -70,6 +76,26 @@ class Server:
         """End the server."""
         self.client.close()
         self.server.close()
+
+    @property
+    def title(self):
+        """The server's product and version."""
+        told = self.client.info("server")
+        product = "Valkey" if "valkey_version" in told else "Redis"
+        return f"{product} {'.'.join(told[f'{product.lower()}_version'].split('.')[:2])}"
+
+    @contextlib.contextmanager
+    def on_its_own_core(self):
+        """The server on one core and the load on another: how long it takes to wake a process depends on where it is."""
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) > 1:
+            for task in os.listdir(f"/proc/{self.server.pid}/task"):
+                os.sched_setaffinity(int(task), cores[:1])
+            os.sched_setaffinity(0, cores[1:2])
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, cores)
 
     def knows(self, command):
         """Whether the server has a command of this name."""
@@ -165,19 +191,21 @@ class Kept:
         return lambda: next(rounds)[figure]
 
 
-def pairs(depth, append_only, knows):
+def pairs(where, knows):
     """The works of single commands: (name, target, stretch, our commands, the peer's)."""
-    where = f"-P {depth}, {'AOF everysec' if append_only else 'no persistence'}"
     ours, plain, lua = [ACQUIRE, RELEASE], [SET, "DEL {k}"], [LUA_ACQUIRE, LUA_RELEASE]
-    extend = [f"FENCELOCK.EXTEND h{{k}} {OWNER} {LONG}"]
+    extend, get = [f"FENCELOCK.EXTEND h{{k}} {OWNER} {LONG}"], ["GET s{k}"]
     rows = [
         ("ACQUIRE + RELEASE against SET NX PX + DEL", 1.40, 1.30, ours, plain),
         ("ACQUIRE + RELEASE against the two-key script", 0.40, 0.33, ours, lua),
         ("ACQUIRE + RELEASE against SET NX PX + compare-and-delete in Lua", None, None, ours, [SET, LUA_RELEASE]),
-        ("ACQUIRE of a busy lock against GET", 1.25, 1.15, BUSY, ["GET s{k}"]),
+        ("ACQUIRE of a busy lock against GET", 1.25, 1.15, BUSY, get),
         ("EXTEND against PEXPIRE", 1.6, None, extend, [f"PEXPIRE s{{k}} {LONG}"]),
         ("EXTEND against compare-and-extend in Lua", 0.5, None, extend, [LUA_EXTEND]),
         ("floor: CHECK of an absent key against SET NX PX + DEL", None, None, FLOOR, plain),
+        ("floor: CHECK of an absent key against the two-key script", None, None, FLOOR, lua),
+        ("floor: CHECK of an absent key against GET", None, None, FLOOR, get),
+        ("floor: CHECK of an absent key against compare-and-extend in Lua", None, None, FLOOR, [LUA_EXTEND]),
     ]
     if knows("DELEX"):
         peer = [SET, f"DELEX {{k}} IFEQ {OWNER}"]
@@ -188,88 +216,119 @@ def pairs(depth, append_only, knows):
     return [(f"{name}, {where}", *row) for name, *row in rows]
 
 
+@contextlib.contextmanager
+def started_by_default(name):
+    """Has every Redis server meanwhile be this one, unless the user named another."""
+    if OWN_SERVER in os.environ:
+        yield
+        return
+    fetch(name)
+    os.environ[OWN_SERVER] = str(places.SERVERS / name / "usr" / "bin" / "redis-server")
+    try:
+        yield
+    finally:
+        del os.environ[OWN_SERVER]
+
+
+def servers(quick):
+    """The servers to measure on."""
+    return SERVERS[:1] if quick or OWN_SERVER in os.environ else SERVERS
+
+
 def works(load, quick):
     """All works of this half, with their servers started and ended around them."""
-    yield from _commands(load, quick)
-    if not quick:
-        yield from _instructions(load)
-    yield from _waiting(load, quick)
-    if not quick:
-        yield from _many(load)
+    for name in servers(quick):
+        with started_by_default(name):
+            yield from _commands(load, quick)
+            if name == SERVERS[0]:
+                yield from _instructions(load, quick)
+            yield from _waiting(load, quick)
+            if not quick:
+                yield from _many(load)
 
 
 def _commands(load, quick):
-    commands, rounds = (400_000, 3) if quick else (600_000, 7)
+    commands, rounds = (400_000, 3) if quick else (300_000, 7)
     for append_only in (False,) if quick else (False, True):
         with contextlib.closing(Server(load, append_only=append_only)) as server:
             server.hold()
 
             def cpu(templates, depth):
                 # One at a time costs some five times as much.
-                return lambda: server.cpu_us(commands // (1 if depth > 1 else 4), templates, depth=depth)
+                return lambda: server.cpu_us(commands // (1 if depth > 1 else 5), templates, depth=depth)
 
             for depth in (16,) if quick else (16, 1):
-                for name, target, stretch, ours, peer in pairs(depth, append_only, server.knows):
+                where = f"{server.title}, -P {depth}, {'AOF everysec' if append_only else 'no persistence'}"
+                for name, target, stretch, ours, peer in pairs(where, server.knows):
                     yield Work(name, "CPU", target, stretch, cpu(ours, depth), cpu(peer, depth), rounds=rounds)
 
 
-def _instructions(load):
-    for name, target, stretch, ours, peer in pairs(16, False, lambda _: False):
+def _instructions(load, quick):
+    with contextlib.closing(Server(load)) as server:
+        where = f"{server.title}, -P 16, no persistence"
+    for name, _, _, ours, peer in pairs(where, lambda _: False):
 
         def count(templates):
             return lambda: instructions(load, templates)
 
-        yield Work(name, "instructions", target, stretch, count(ours), count(peer))
+        # The targets are for CPU time, of which the kernel takes a third and the clocks a tenth.
+        if not quick or not any(word in name for word in ("floor", "Lua")):
+            yield Work(name, "instructions", None, None, count(ours), count(peer))
 
 
 def _waiting(load, quick):
-    seconds, rounds = (2, 3) if quick else (5, 5)
-    with contextlib.closing(Server(load)) as server:
+    seconds, rounds = (2, 3) if quick else (3, 5)
+    waits = f"FENCELOCK.ACQUIRE {{k}} {OWNER} {TTL} WAIT 60000"
+    with contextlib.closing(Server(load)) as server, server.on_its_own_core():
+        on = server.title
 
         def contended(turns, acquire, release, poll_ms):
             return Kept(lambda: server.load("contend", 128, seconds, turns, poll_ms, acquire, release), "cycles_per_s")
 
-        waits = f"FENCELOCK.ACQUIRE {{k}} {OWNER} {TTL} WAIT 60000"
-        # A client that polls and comes back at once finds the lock free again, and the others wait; so both are measured,
-        # clients that come back at once and clients that come at one moment for one turn.
-        for turns, what in ((1_000_000, "over and over"), (1, "one turn each")):
-            for poll_ms, target, stretch in ((5, 4.5, 6), (100, 50, None)):
+        # Who polls and comes back at once finds the lock free again while all others sleep: that counts the turns of one
+        # client, and the waits of the others. Turns are compared where each of the clients has one.
+        for poll_ms, target, stretch in ((5, 4.5, 6), (100, 50, None)):
+            for turns, what in ((1, "one turn each"), (1_000_000, "over and over")):
                 ours = contended(turns, waits, RELEASE, 0)
                 peer = contended(turns, LUA_ACQUIRE, LUA_RELEASE, poll_ms)
                 who = f"128 clients on one lock, {what}, against Lua polled every {poll_ms} ms"
-                yield Work(f"{who}: cycles", "cycles per second", target, stretch, ours, peer, at_least=True, rounds=rounds)
-                longest = ours.later("longest_wait_ms"), peer.later("longest_wait_ms")
-                yield Work(f"{who}: longest wait", "time", 0.1, None, *longest, rounds=rounds)
+                limits = (target, stretch) if turns == 1 else (None, None)
+                yield Work(f"{who}: cycles, {on}", "cycles per second", *limits, ours, peer, at_least=True, rounds=rounds)
+                longest, limit = (ours.later("longest_wait_ms"), peer.later("longest_wait_ms")), None if turns == 1 else 0.1
+                yield Work(f"{who}: longest wait, {on}", "time", limit, None, *longest, rounds=rounds)
 
-        turns = 2_000 if quick else 20_000
+        turns = 2_000 if quick else 10_000
         ours = Kept(lambda: server.load("rotate", 1, turns, waits, RELEASE), "median_us")
         peer = Kept(lambda: server.load("rotate", 1, turns, "BLPOP list{k} 60", "LPUSH list{k} x"), "median_us")
         who = "RELEASE to the waiter's reply against LPUSH to a BLPOP client"
-        yield Work(f"{who}: median", "time", 1.2, 1.05, ours, peer, rounds=rounds)
-        yield Work(f"{who}: p99", "time", 1.2, 1.05, ours.later("p99_us"), peer.later("p99_us"), rounds=rounds)
+        yield Work(f"{who}: median, {on}", "time", 1.2, 1.05, ours, peer, rounds=rounds)
+        yield Work(f"{who}: p99, {on}", "time", 1.2, 1.05, ours.later("p99_us"), peer.later("p99_us"), rounds=rounds)
 
-        turns = 20_000 if quick else 60_000
         for waiters in (100,) if quick else (100, 10_000):
-            name = f"CPU of a hand-over with {waiters:,} waiters against 1"
-            ours, peer = (lambda: server.hand_over_cpu_us(waiters, turns)), (lambda: server.hand_over_cpu_us(1, turns))
-            yield Work(name, "CPU", 1.3, 1.1, ours, peer, rounds=rounds)
+            name = f"CPU of a hand-over with {waiters:,} waiters against 1, {on}"
+            ours, peer = (lambda: server.hand_over_cpu_us(waiters, 30_000)), (lambda: server.hand_over_cpu_us(1, 30_000))
+            yield Work(name, "CPU", 1.3, 1.1, ours, peer, rounds=3)
 
 
 def _many(load, count=1_000_000):
     held, owner = f"FENCELOCK.ACQUIRE lock:{{n}} {OWNER} {LONG}", f"lock:{{n}} {OWNER}"
     two_keys = LUA_ACQUIRE.replace("{k}", "lock:{n}").replace(f" {TTL}", f" {LONG}")
     with contextlib.closing(Server(load)) as many, contextlib.closing(Server(load)) as few:
+        on = many.title
         ours, peer = many.bytes_per_lock(held, count), few.bytes_per_lock(two_keys, count)
-        yield Work("bytes per held lock against the two-key script", "memory", 0.9, None, lambda: ours, lambda: peer)
+        bound = 0.9 if on == "Redis 7.0" else 1.0
+        name = f"bytes per held lock against the two-key script, {count:,} locks, {on}"
+        yield Work(name, "memory", bound, None, lambda: ours, lambda: peer)
 
         few.client.flushall()
         few.fill(held, 160)
         pair = [ACQUIRE, RELEASE]
-        at_many, at_few = (lambda server=server: server.cpu_us(600_000, pair, depth=16) for server in (many, few))
-        yield Work("ACQUIRE + RELEASE with 1,000,000 live leases against 160", "CPU", 1.3, 1.1, at_many, at_few, rounds=7)
+        at_many, at_few = (lambda server=server: server.cpu_us(300_000, pair, depth=16) for server in (many, few))
+        name = f"ACQUIRE + RELEASE with {count:,} live leases against 160, {on}"
+        yield Work(name, "CPU", 1.3, 1.1, at_many, at_few, rounds=7)
 
         few.client.flushall()
         few.fill(f"SET {owner} PX {LONG}", count)
-        name = f"of {count:,} locks against strings with a TTL"
-        yield Work(f"SAVE {name}", "CPU", 1.5, None, many.save_cpu_s, few.save_cpu_s, rounds=3)
+        name = f"of {count:,} locks against strings with a TTL, {on}"
+        yield Work(f"SAVE {name}", "CPU", 1.5, None, many.save_cpu_s, few.save_cpu_s, rounds=5)
         yield Work(f"load {name}", "CPU", 1.5, None, many.start_cpu_s, few.start_cpu_s, rounds=3)

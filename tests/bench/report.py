@@ -12,6 +12,8 @@ from pathlib import Path
 
 from harness import PostgresServer, RedisServer, places
 
+from . import redis_works
+
 
 def line(record):
     """One result as a line of text."""
@@ -22,6 +24,7 @@ def line(record):
 def write(folder, machine, records, minutes):
     """results.json, table.md and results.svg in the folder."""
     found = {"minutes": round(minutes), **machine}
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
     (folder / "table.md").write_text(_table(found, records))
     (folder / "results.svg").write_text(_plot(records))
@@ -39,15 +42,16 @@ def machine():
         "kernel": platform.release(),
         # What else ran: above the number of cores, times say little.
         "load_before": round(os.getloadavg()[1], 1),
-        "servers": [_redis_version(), *map(_postgres_version, places.MAJORS)],
+        "servers": [*_redis_versions(), *map(_postgres_version, places.MAJORS)],
     }
 
 
-def _redis_version():
-    with contextlib.closing(RedisServer().start()) as server:
-        told = dict(line.split(":", 1) for line in server.cli("INFO", "server").splitlines() if ":" in line)
-    name = "valkey" if "valkey_version" in told else "redis"
-    return f"{name} {told[f'{name}_version'].strip()}"
+def _redis_versions():
+    for name in redis_works.servers(quick=False):
+        with redis_works.started_by_default(name), contextlib.closing(RedisServer().start()) as server:
+            told = dict(line.split(":", 1) for line in server.cli("INFO", "server").splitlines() if ":" in line)
+        product = "valkey" if "valkey_version" in told else "redis"
+        yield f"{product} {told[f'{product}_version'].strip()}"
 
 
 def _postgres_version(major):
