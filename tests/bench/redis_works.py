@@ -19,7 +19,7 @@ from .meters import Callgrind, cpu_seconds
 from .works import Work
 
 # Where everything is measured: folders under target/servers/.
-SERVERS = ("redis", "redis-8.2", "valkey-8.1")
+SERVERS = ("redis", "redis-8.2", "valkey-9.1")
 OWN_SERVER = "REDIS_SERVER"
 
 OWNER = "{c}"
@@ -51,12 +51,13 @@ LUA_EXTEND = script("extend", ["s{k}"], OWNER, LONG)
 HELD = f"FENCELOCK.ACQUIRE h{{k}} {OWNER} {LONG}"
 STORED = f"SET s{{k}} {OWNER} PX {LONG}"
 BUSY = [f"FENCELOCK.ACQUIRE h{{k}} another {TTL}"]
+BUSY_SET = [f"SET s{{k}} another NX PX {TTL}"]
 FLOOR = ["FENCELOCK.CHECK {k} 1"]
 
 
 def right_answer(templates):
     """Null for a lock that is busy, 0 for a look at one that is not there, else anything that says yes."""
-    if templates == BUSY:
+    if templates in (BUSY, BUSY_SET):
         return "nulls"
     return "zeros" if templates == FLOOR else "others"
 
@@ -97,9 +98,13 @@ class Server:
         finally:
             os.sched_setaffinity(0, cores)
 
-    def knows(self, command):
-        """Whether the server has a command of this name."""
-        return bool(self.client.execute_command("COMMAND INFO", command)[0])
+    def takes(self, *words):
+        """Whether the server has such a command, with such options."""
+        try:
+            self.client.execute_command(*words)
+        except redis.ResponseError:
+            return False
+        return True
 
     def load(self, mode, *words):
         """Run the load generator and answer what it says."""
@@ -191,28 +196,34 @@ class Kept:
         return lambda: next(rounds)[figure]
 
 
-def pairs(where, knows):
+def pairs(where, takes):
     """The works of single commands: (name, target, stretch, our commands, the peer's)."""
     ours, plain, lua = [ACQUIRE, RELEASE], [SET, "DEL {k}"], [LUA_ACQUIRE, LUA_RELEASE]
-    extend, get = [f"FENCELOCK.EXTEND h{{k}} {OWNER} {LONG}"], ["GET s{k}"]
+    extend, pexpire, get = [f"FENCELOCK.EXTEND h{{k}} {OWNER} {LONG}"], [f"PEXPIRE s{{k}} {LONG}"], ["GET s{k}"]
     rows = [
         ("ACQUIRE + RELEASE against SET NX PX + DEL", 1.40, 1.30, ours, plain),
         ("ACQUIRE + RELEASE against the two-key script", 0.40, 0.33, ours, lua),
         ("ACQUIRE + RELEASE against SET NX PX + compare-and-delete in Lua", None, None, ours, [SET, LUA_RELEASE]),
         ("ACQUIRE of a busy lock against GET", 1.25, 1.15, BUSY, get),
-        ("EXTEND against PEXPIRE", 1.6, None, extend, [f"PEXPIRE s{{k}} {LONG}"]),
+        ("ACQUIRE of a busy lock against SET NX PX of a stored key", None, None, BUSY, BUSY_SET),
+        ("EXTEND against PEXPIRE", 1.6, None, extend, pexpire),
         ("EXTEND against compare-and-extend in Lua", 0.5, None, extend, [LUA_EXTEND]),
         ("floor: CHECK of an absent key against SET NX PX + DEL", None, None, FLOOR, plain),
-        ("floor: CHECK of an absent key against the two-key script", None, None, FLOOR, lua),
         ("floor: CHECK of an absent key against GET", None, None, FLOOR, get),
-        ("floor: CHECK of an absent key against compare-and-extend in Lua", None, None, FLOOR, [LUA_EXTEND]),
+        # What the server's own commands take of the scripts.
+        ("floor: SET NX PX + DEL against the two-key script", None, None, plain, lua),
+        ("floor: PEXPIRE against compare-and-extend in Lua", None, None, pexpire, [LUA_EXTEND]),
     ]
-    if knows("DELEX"):
+    # Some servers compare without a script.
+    if takes("DELEX", "absent", "IFEQ", "x"):
         peer = [SET, f"DELEX {{k}} IFEQ {OWNER}"]
-        rows.append(("ACQUIRE + RELEASE against SET NX PX + DELEX", None, None, ours, peer))
-    if knows("DELIFEQ"):
+        rows.append(("ACQUIRE + RELEASE against SET NX PX + DELEX IFEQ", None, None, ours, peer))
+    if takes("DELIFEQ", "absent", "x"):
         peer = [SET, f"DELIFEQ {{k}} {OWNER}"]
         rows.append(("ACQUIRE + RELEASE against SET NX PX + DELIFEQ", None, None, ours, peer))
+    if takes("SET", "absent", "x", "IFEQ", "x"):
+        peer = [f"SET s{{k}} {OWNER} IFEQ {OWNER} PX {LONG}"]
+        rows.append(("EXTEND against SET IFEQ PX", None, None, extend, peer))
     return [(f"{name}, {where}", *row) for name, *row in rows]
 
 
@@ -259,14 +270,14 @@ def _commands(load, quick):
 
             for depth in (16,) if quick else (16, 1):
                 where = f"{server.title}, -P {depth}, {'AOF everysec' if append_only else 'no persistence'}"
-                for name, target, stretch, ours, peer in pairs(where, server.knows):
+                for name, target, stretch, ours, peer in pairs(where, server.takes):
                     yield Work(name, "CPU", target, stretch, cpu(ours, depth), cpu(peer, depth), rounds=rounds)
 
 
 def _instructions(load, quick):
     with contextlib.closing(Server(load)) as server:
         where = f"{server.title}, -P 16, no persistence"
-    for name, _, _, ours, peer in pairs(where, lambda _: False):
+    for name, _, _, ours, peer in pairs(where, lambda *_: False):
 
         def count(templates):
             return lambda: instructions(load, templates)
