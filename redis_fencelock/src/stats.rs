@@ -10,7 +10,7 @@ use fence::queue::LockName;
 
 /// How many names are counted unless configured.
 pub(crate) const DEFAULT_NAMES: u64 = 1_024;
-/// The most names that may be configured: some 200 MB, and the names themselves.
+/// The most names that may be configured: some 120 MB, and the names themselves.
 pub(crate) const NAMES_MAX: u64 = 1 << 20;
 /// Longer names are counted for the server alone, so that the table has a bound in bytes too.
 const NAME_MAX: usize = 1_024;

@@ -1,13 +1,12 @@
 """Measures and writes the results: `python -m bench {full|quick} LOAD [options]`, run by the Makefile.
 
-full: everything, into results.json, table.md and results.svg of this folder. quick: a part, compared with baseline.json;
+full: everything, into results.json, table.md and a plot of each half in this folder. quick: a part, compared with baseline.json;
 ends with 1 where a ratio is worse by more than the margin. --accept writes the baseline. --only: the works whose name has
 these words; --half: one half alone; then nothing is written, unless --into names a folder. --rounds: at most so many of
 each. LOAD is the compiled `load.rs`.
 """
 
 import argparse
-import itertools
 import json
 import resource
 import sys
@@ -42,11 +41,11 @@ def main(arguments):
     began, quick = time.monotonic(), options.extent == "quick"
     into = options.into or (None if quick or options.only or options.half else HERE)
     machine = report.machine() if into else None
-    halves = (module.works(options.load, quick) for name, module in HALVES.items() if options.half in (None, name))
+    works = ((name, work) for name in HALVES if options.half in (None, name) for work in HALVES[name].works(options.load, quick))
     records, minutes = [], 0
-    for work in itertools.chain(*halves):
+    for half, work in works:
         if options.only in work.name:
-            record = measure(work, options.rounds).record()
+            record = {"half": half, **measure(work, options.rounds).record()}
             print(report.line(record), flush=True)
             records.append(record)
             minutes = (time.monotonic() - began) / 60

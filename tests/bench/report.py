@@ -1,4 +1,4 @@
-"""Writes what was measured: JSON with everything, a Markdown table, and a plot of each ratio against its limit."""
+"""Writes what was measured: JSON with everything, a Markdown table, and plots of each ratio against its limit."""
 
 import contextlib
 import datetime
@@ -22,12 +22,13 @@ def line(record):
 
 
 def write(folder, machine, records, minutes):
-    """results.json, table.md and results.svg in the folder."""
+    """results.json, table.md and a plot of each half in the folder."""
     found = {"minutes": round(minutes), **machine}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
     (folder / "table.md").write_text(_table(found, records))
-    (folder / "results.svg").write_text(_plot(records))
+    for half in {record["half"] for record in records}:
+        (folder / f"{half}.svg").write_text(_plot([record for record in records if record["half"] == half]))
 
 
 def machine():
