@@ -124,7 +124,8 @@ def some_fence(chance, key):
 
 
 def span(chance):
-    return chance.choice([chance.randrange(1, 30), chance.randrange(30, 200), chance.randrange(200, 900)])
+    spans = ((1, 30), (30, 200), (200, 900), (900, 3_000))
+    return chance.randrange(*chance.choice(spans))
 
 
 BAD_NUMBERS = ("0", "01", "-1", "1.5", "x", "", "86400001", "9007199254740992", "99999999999999999999")

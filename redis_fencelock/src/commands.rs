@@ -88,7 +88,8 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
     }
 }
 
-/// A lease with more than this left is refused to others by the rough clock: far more than that can be late.
+/// The rough clock is never ahead, so nothing is granted by it. It refuses a lock with more than this left of its lease;
+/// it is late by far less, and if not, the refusal is as late.
 const ROUGH_MARGIN_US: u64 = 1_000_000;
 
 /// The time of an acquisition, by the cheapest clock that can tell its outcome.

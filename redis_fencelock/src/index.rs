@@ -111,10 +111,11 @@ impl Index {
         self.orphans.is_some() || Value::has_orphans()
     }
 
-    /// Has a value that is not in the wheel looked at when `at_us` has come: the time at which it is due, or a later one.
+    /// Has a value of the index that is not in the wheel looked at when `at_us` has come: when it is due, or later.
     pub fn insert_at(&mut self, at_us: u64, value: Value) {
         // Without a place it is left out: it is free in time all the same, and its memory comes back when it is touched.
         if let Some(place) = value.place() {
+            debug_assert!(value.is_in_index());
             self.slots.link(&mut self.pool, place, at_us);
         }
     }

@@ -49,6 +49,8 @@ pub(crate) struct Server {
     offset_us: u64,
     /// What is added to that for the Unix time: how far the wall clock has stepped since.
     stepped_us: Cell<i64>,
+    /// The cheap monotonic clock, or the other where there is none.
+    rough_clock: c_int,
     issuer: Cell<Issuer>,
     pub index: RefCell<Index>,
     pub reaper: Reaper,
@@ -93,6 +95,7 @@ impl Server {
         Server {
             offset_us: origin_us.saturating_sub(clock_us(CLOCK_MONOTONIC)),
             stepped_us: Cell::new(0),
+            rough_clock: if clock_us(CLOCK_MONOTONIC_COARSE) == 0 { CLOCK_MONOTONIC } else { CLOCK_MONOTONIC_COARSE },
             issuer: Cell::default(),
             index: RefCell::new(Index::new(origin_us)),
             reaper: Reaper::default(),
@@ -122,15 +125,20 @@ impl Server {
         self.offset_us + clock_us(CLOCK_MONOTONIC)
     }
 
-    /// The same as it was at the last tick of the kernel, at a fifteenth of the cost: some milliseconds ago at most.
+    /// The same as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead.
     pub fn rough_us(&self) -> u64 {
-        self.offset_us + clock_us(CLOCK_MONOTONIC_COARSE)
+        self.offset_us + clock_us(self.rough_clock)
     }
 
-    /// Both clocks by one reading, which costs some 4% of a command.
+    /// Both clocks by one reading. A step of the wall clock is in it after the next run of the server's cron.
     pub fn clocks(&self) -> Clocks {
         let steady_us = self.steady_us();
         Clocks { steady_us, wall_us: steady_us.saturating_add_signed(self.stepped_us.get()) }
+    }
+
+    /// Both clocks by two readings, for what is written to a file or read from one: no cron runs meanwhile.
+    pub fn exact_clocks(&self) -> Clocks {
+        Clocks { steady_us: self.steady_us(), wall_us: clock_us(CLOCK_REALTIME) }
     }
 
     /// Called by the server's cron: follows a step of the wall clock. Without one both clocks run at the same rate.
@@ -181,7 +189,7 @@ impl Server {
     /// Makes the value of a record that came by `route`, and indexes it.
     pub fn apply(&self, record: &Record, route: Route, arrival: Arrival) -> Value {
         self.observe(record.fence().get());
-        self.add(&Hold { lease: record.lease(self.clocks(), route), owner: record.owner }, arrival)
+        self.add(&Hold { lease: record.lease(self.exact_clocks(), route), owner: record.owner }, arrival)
     }
 
     /// Makes a value for the keyspace and indexes it.
@@ -248,7 +256,7 @@ unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
 }
 
-/// A clock of the system in microseconds; 0 before its epoch. The library's types cost as much again as the clock.
+/// A clock of the system in microseconds; 0 before its epoch, and where there is no such clock. The library's types cost as much again as the clock.
 fn clock_us(clock: c_int) -> u64 {
     let mut time = Timespec { seconds: 0, nanos: 0 };
     // SAFETY: on the 64-bit systems that the servers run on a timespec is two integers of 64 bits.

@@ -67,8 +67,8 @@ counts! {
 
 const COUNT: usize = COUNTS.len();
 
-/// Where each counter is among those that a name has, and how many these are.
-const OF_NAME: ([Option<usize>; COUNT], usize) = {
+/// Where each counter is among those that a name has.
+const PLACE_OF: [Option<usize>; COUNT] = {
     let (mut places, mut at, mut used) = ([None; COUNT], 0, 0);
     while at < COUNT {
         if COUNTS[at].2 {
@@ -77,7 +77,17 @@ const OF_NAME: ([Option<usize>; COUNT], usize) = {
         }
         at += 1;
     }
-    (places, used)
+    places
+};
+
+/// How many counters a name has.
+const PER_NAME: usize = {
+    let (mut at, mut used) = (0, 0);
+    while at < COUNT {
+        used += PLACE_OF[at].is_some() as usize;
+        at += 1;
+    }
+    used
 };
 
 pub(crate) struct Stats {
@@ -93,7 +103,7 @@ pub(crate) struct NameStats {
     /// Falls when another name wants the place, rises with every use.
     weight: u64,
     /// Those of `COUNTS` that a name has.
-    pub counts: [u64; OF_NAME.1],
+    pub counts: [u64; PER_NAME],
     pub longest_hold_us: u64,
     pub longest_wait_us: u64,
 }
@@ -121,7 +131,7 @@ impl Stats {
     /// Counts for the server and for the name.
     pub fn count_for(&self, lock: LockName, count: Count) {
         self.count(count);
-        if let Some(place) = OF_NAME.0[count as usize] {
+        if let Some(place) = PLACE_OF[count as usize] {
             self.with_name(lock, |stats| stats.counts[place] += 1);
         }
     }
@@ -218,7 +228,7 @@ fn hash(lock: LockName) -> u64 {
 
 impl NameStats {
     fn of(lock: LockName) -> NameStats {
-        let counts = [0; OF_NAME.1];
+        let counts = [0; PER_NAME];
         NameStats { db: lock.db, name: lock.name.into(), weight: 1, counts, longest_hold_us: 0, longest_wait_us: 0 }
     }
 
@@ -251,7 +261,7 @@ mod tests {
             stats.count_for(lock(&rare.to_le_bytes()), Count::Grants);
         }
         let busy = stats.of_name(lock(b"busy")).expect("the busy name is in the table");
-        assert_eq!(OF_NAME.0[Count::Grants as usize].map(|place| busy.counts[place]), Some(10_000));
+        assert_eq!(PLACE_OF[Count::Grants as usize].map(|place| busy.counts[place]), Some(10_000));
         assert_eq!(stats.get(Count::Grants as usize), 20_000);
     }
 

@@ -195,6 +195,11 @@ impl Value {
         unsafe { &raw mut (*self.0.as_ptr()).links }
     }
 
+    /// Whether the index uses the value.
+    pub fn is_in_index(&self) -> bool {
+        self.has(IN_INDEX)
+    }
+
     /// Whether the index has an entry for the value.
     pub fn is_in_wheel(&self) -> bool {
         self.has(IN_INDEX) && self.header().links.is_linked()
@@ -431,7 +436,7 @@ callback! {
     fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else fail_the_save();
     {
         if let Some(value) = Value::from_raw(value) {
-            Io(io).save_bytes(encoded(&value, server().clocks(), &mut [0; ENCODED_MAX]));
+            Io(io).save_bytes(encoded(&value, server().exact_clocks(), &mut [0; ENCODED_MAX]));
         }
     }
 }
@@ -440,7 +445,7 @@ callback! {
     fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else fail_the_save();
     {
         if let Some(value) = Value::from_raw(value) {
-            Io(io).emit_blob(APPLY, Name(key), encoded(&value, server().clocks(), &mut [0; ENCODED_MAX]));
+            Io(io).emit_blob(APPLY, Name(key), encoded(&value, server().exact_clocks(), &mut [0; ENCODED_MAX]));
         }
     }
 }

@@ -55,23 +55,34 @@ def main(arguments):
     if options.only or options.half or not quick:
         return 0
     if options.accept:
-        BASELINE.write_text(json.dumps({record["name"]: record["ratio"] for record in records}, indent=1) + "\n")
+        BASELINE.write_text(json.dumps({_key(record): record["ratio"] for record in records if _is_judged(record)}, indent=1) + "\n")
         return 0
     return _compare(records)
 
 
+def _key(record):
+    """One work can be measured in two units."""
+    return f"{record['name']}, {record['unit']}"
+
+
+def _is_judged(record):
+    """Times and rates without a target are for information: they swing too much to be held to anything."""
+    return record["unit"] in MARGINS or record["target"] is not None
+
+
 def _compare(records):
-    """Whether all ratios are as good as those of the baseline."""
+    """0 if all ratios are as good as those of the baseline, and all of those are measured; else 1."""
     baseline, worse = json.loads(BASELINE.read_text()), []
-    for record in records:
-        before = baseline.get(record["name"])
+    for record in filter(_is_judged, records):
+        before = baseline.pop(_key(record), None)
         margin = MARGINS.get(record["unit"], OTHER_MARGIN)
         if before is None:
-            worse.append(f"{record['name']}: not in the baseline; look at it, then --accept")
+            worse.append(f"{_key(record)}: not in the baseline; look at it, then --accept")
             continue
         change = before / record["ratio"] - 1 if record["at_least"] else record["ratio"] / before - 1
         if change > margin:
-            worse.append(f"{record['name']}: {before:.3f} was the baseline, {record['ratio']:.3f} is worse by {change:.0%}")
+            worse.append(f"{_key(record)}: {before:.3f} was the baseline, {record['ratio']:.3f} is worse by {change:.0%}")
+    worse += [f"{key}: in the baseline, and not measured" for key in baseline]
     print(*worse or ["No ratio is worse than the baseline by more than its margin."], sep="\n")
     return 1 if worse else 0
 

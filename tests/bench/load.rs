@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "load stream PORT CONNECTIONS DEPTH COMMANDS COMMAND...
-load contend PORT CLIENTS SECONDS TURNS POLL_MS ACQUIRE RELEASE
+load contend PORT CLIENTS SECONDS TURNS POLL_MS SPREAD_MS ACQUIRE RELEASE
 load rotate PORT WAITERS ROUNDS ACQUIRE RELEASE";
 
 /// Keys per connection: enough that a pipeline of 16 holds no key twice.
@@ -25,9 +25,10 @@ fn main() {
         ["stream", port, connections, depth, commands, templates @ ..] => {
             stream(port, number(connections), number(depth), number(commands), templates)
         }
-        ["contend", port, clients, seconds, turns, poll_ms, acquire, release] => {
-            let polls = Polls { seconds: number(seconds), turns: number(turns), ms: number(poll_ms) };
-            contend(port, number(clients), polls, acquire, release)
+        ["contend", port, clients, seconds, turns, poll_ms, spread_ms, acquire, release] => {
+            let [seconds, poll_ms, spread_ms] = [seconds, poll_ms, spread_ms].map(|word| number(word) as u64);
+            let contest = Contest { seconds, turns: number(turns), poll_ms, spread_ms };
+            contend(port, number(clients), contest, acquire, release)
         }
         ["rotate", port, waiters, rounds, acquire, release] => {
             rotate(port, number(waiters), number(rounds), acquire, release)
@@ -56,7 +57,7 @@ fn stream(port: &str, connections: usize, depth: usize, commands: usize, templat
         sequence.chunks(depth).filter(|chunk| chunk.len() == depth).map(|chunk| chunk.concat()).collect()
     };
     let mut ready: Vec<Vec<Vec<u8>>> = (0..connections).map(&mut chunks).collect();
-    let (mut sent, mut round, mut seen) = (0, 0, Seen::default());
+    let (mut sent, mut round, mut seen) = (0, 0, Replies::default());
     let began = Instant::now();
     while sent < commands {
         for (client, line) in lines.iter_mut().enumerate() {
@@ -80,57 +81,83 @@ fn stream(port: &str, connections: usize, depth: usize, commands: usize, templat
     )
 }
 
-/// How long clients contend, for how many turns each, and how long one that polls sleeps between its attempts.
+/// How clients contend.
 #[derive(Clone, Copy)]
-struct Polls {
-    seconds: usize,
+struct Contest {
+    /// How long, and for how many turns each.
+    seconds: u64,
     turns: usize,
-    ms: usize,
+    /// How long one that polls sleeps between its attempts.
+    poll_ms: u64,
+    /// Over how long their first attempts are spread.
+    spread_ms: u64,
 }
 
-/// Each client takes the lock and gives it back, over and over. The lock is held until all have asked for it.
-fn contend(port: &str, clients: usize, polls: Polls, acquire: &str, release: &str) -> String {
+/// What is seen of a contest, in microseconds since it began.
+#[derive(Default)]
+struct Seen {
+    asks: AtomicU64,
+    freed_us: AtomicU64,
+    cycles: AtomicU64,
+    last_us: AtomicU64,
+    longest_us: AtomicU64,
+}
+
+/// Each client takes the lock and gives it back, over and over. Somebody else has it until all have asked for it, so waits
+/// count from then on.
+fn contend(port: &str, clients: usize, contest: Contest, acquire: &str, release: &str) -> String {
     let texts = |client| (encoded(acquire, "lock", 0, client), encoded(release, "lock", 0, client));
-    let counts = Arc::new([const { AtomicU64::new(0) }; 4]);
-    let began = Instant::now();
-    let now_us = move || began.elapsed().as_micros() as u64;
+    let seen = Arc::new(Seen::default());
     let (mut holder, (take, give_back)) = (Line::connect(port), texts(clients));
     assert!(holder.call(&take).is_yes(), "the lock is not free");
-    let threads: Vec<_> = (0..clients)
-        .map(|client| {
-            let (mut line, (acquire, release), counts) = (Line::connect(port), texts(client), counts.clone());
+    let lines: Vec<Line> = (0..clients).map(|_| Line::connect(port)).collect();
+    let began = Instant::now();
+    let now_us = move || began.elapsed().as_micros() as u64;
+    let each = lines.into_iter().enumerate();
+    let threads: Vec<_> = each
+        .map(|(client, mut line)| {
+            let ((acquire, release), seen) = (texts(client), seen.clone());
+            let first = Duration::from_micros(contest.spread_ms * 1_000 * client as u64 / clients as u64);
             std::thread::spawn(move || {
-                let [asks, cycles, last_us, longest_us] = &*counts;
-                let end_us = now_us() + polls.seconds as u64 * 1_000_000;
-                for _ in 0..polls.turns {
+                std::thread::sleep(first.saturating_sub(began.elapsed()));
+                for _ in 0..contest.turns {
                     let asked_us = now_us();
                     line.send(&acquire);
-                    asks.fetch_add(1, Relaxed);
-                    while !line.reply().is_yes() {
-                        if now_us() >= end_us {
+                    seen.asks.fetch_add(1, Relaxed);
+                    loop {
+                        let is_mine = line.reply().is_yes();
+                        let freed_us = seen.freed_us.load(Relaxed);
+                        let is_over = freed_us > 0 && now_us() >= freed_us + contest.seconds * 1_000_000;
+                        if is_mine || is_over {
+                            seen.longest_us.fetch_max(now_us() - asked_us.max(freed_us), Relaxed);
+                        }
+                        if is_mine {
+                            line.call(&release);
+                            seen.cycles.fetch_add(1, Relaxed);
+                            seen.last_us.fetch_max(now_us(), Relaxed);
+                        }
+                        if is_over {
                             return;
                         }
-                        std::thread::sleep(Duration::from_millis(polls.ms as u64));
+                        if is_mine {
+                            break;
+                        }
+                        std::thread::sleep(Duration::from_millis(contest.poll_ms));
                         line.send(&acquire);
-                    }
-                    longest_us.fetch_max(now_us() - asked_us, Relaxed);
-                    line.call(&release);
-                    cycles.fetch_add(1, Relaxed);
-                    last_us.fetch_max(now_us(), Relaxed);
-                    if now_us() >= end_us {
-                        return;
                     }
                 }
             })
         })
         .collect();
-    while counts[0].load(Relaxed) < clients as u64 {
+    while seen.asks.load(Relaxed) < clients as u64 {
         std::thread::yield_now();
     }
     let freed_us = now_us();
+    seen.freed_us.store(freed_us, Relaxed);
     holder.call(&give_back);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    let [_, cycles, last_us, longest_us] = [0, 1, 2, 3].map(|count: usize| counts[count].load(Relaxed));
+    let [cycles, last_us, longest_us] =
+        [&seen.cycles, &seen.last_us, &seen.longest_us].map(|count| count.load(Relaxed));
     let seconds = (last_us - freed_us) as f64 / 1e6;
     format!("{{\"cycles_per_s\": {}, \"longest_wait_ms\": {}}}", cycles as f64 / seconds, longest_us as f64 / 1e3)
 }
@@ -203,13 +230,13 @@ impl Reply {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Replies {
     nulls: usize,
     zeros: usize,
     others: usize,
 }
 
-impl Seen {
+impl Replies {
     fn count(&mut self, reply: Reply) {
         *match reply {
             Reply::Null => &mut self.nulls,

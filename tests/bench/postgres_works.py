@@ -242,7 +242,7 @@ def _instructions(server, quick):
 
 
 def _rates(server, quick):
-    seconds, rounds = (3, 3) if quick else (8, 5)
+    seconds, rounds = (3, 3) if quick else (3, 11)
 
     def rate(script, clients, synced=True):
         return lambda: server.rate(script, clients, seconds, synced=synced)

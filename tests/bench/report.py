@@ -83,29 +83,35 @@ def _table(found, records):
     return "\n".join(lines) + "\n"
 
 
-_ROW, _NAMES, _BARS = 18, 640, 420
+_ROW, _LETTER, _BARS = 18, 5.6, 420
 _COLOURS = {"stretch": "#2a7f3f", "met": "#6aa84f", "MISSED": "#c0392b", "-": "#999999"}
+
+
+def _title(record):
+    return f"{record['name']}, {record['unit']}"
 
 
 def _plot(records):
     """One bar a work on a logarithmic scale from a tenth to ten times the limit (or the peer); the line is the limit."""
 
+    names = _LETTER * max(len(_title(record)) for record in records)
+
     def place(factor):
-        return _NAMES + _BARS * (min(max(math.log10(factor), -1), 1) + 1) / 2
+        return names + _BARS * (min(max(math.log10(factor), -1), 1) + 1) / 2
 
     parts, limit = [], place(1)
     for number, record in enumerate(records):
         top = number * _ROW
-        factor, name = record["ratio"] / (record["target"] or 1), html.escape(f"{record['name']}, {record['unit']}")
+        factor, name = record["ratio"] / (record["target"] or 1), html.escape(_title(record))
         end = place(factor)
-        parts.append(f'<text x="{_NAMES - 6}" y="{top + 13}" text-anchor="end">{name}</text>')
+        parts.append(f'<text x="{names - 6:.0f}" y="{top + 13}" text-anchor="end">{name}</text>')
         parts.append(
             f'<rect x="{min(limit, end):.1f}" y="{top + 3}" width="{abs(end - limit):.1f}" height="{_ROW - 6}" '
             f'fill="{_COLOURS[record["verdict"]]}"/>'
         )
-        parts.append(f'<text x="{_NAMES + _BARS + 6}" y="{top + 13}">{record["ratio"]:.2f}</text>')
+        parts.append(f'<text x="{names + _BARS + 6:.0f}" y="{top + 13}">{record["ratio"]:.2f}</text>')
     height = len(records) * _ROW
     parts.append(f'<line x1="{limit}" x2="{limit}" y1="0" y2="{height}" stroke="black"/>')
-    size = f'width="{_NAMES + _BARS + 60}" height="{height}"'
+    size = f'width="{names + _BARS + 60:.0f}" height="{height}"'
     style = 'font-family="sans-serif" font-size="11"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(parts) + "\n</svg>\n"

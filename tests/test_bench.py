@@ -1,0 +1,104 @@
+"""What `make bench` makes of its measures: ratios, verdicts, the comparison with the baseline, the files that it writes."""
+
+import json
+import re
+
+import pytest
+
+from bench import __main__ as bench
+from bench import report
+from bench.redis_works import Kept
+from bench.works import Work, measure
+
+
+def work(ours, peer, **how):
+    """A work whose sides give these values in turn."""
+    return Work("work", "CPU", 1.2, 1.1, iter(ours).__next__, iter(peer).__next__, **{"rounds": len(ours), **how})
+
+
+def record(ratio, unit="CPU", at_least=False, target=1.0):
+    return {"name": "work", "unit": unit, "ratio": ratio, "at_least": at_least, "target": target}
+
+
+def test_a_figure_is_the_median_of_the_rounds_ratios_and_not_the_ratio_of_the_medians():
+    result = measure(work([1, 4, 30], [1, 1, 10]), most_rounds=99)
+    assert result.ratio == 3
+
+
+def test_rounds_can_be_capped():
+    assert len(measure(work([1, 1, 1], [1, 1, 1]), most_rounds=2).ours) == 2
+
+
+def test_the_sides_take_turns_in_being_first():
+    turns = []
+    measure(Work("work", "CPU", 1, 1, lambda: turns.append("ours") or 1, lambda: turns.append("peer") or 1, rounds=3), 99)
+    assert turns == ["ours", "peer", "peer", "ours", "ours", "peer"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "at_least", "verdict"),
+    [
+        (1.1, False, "stretch"),
+        (1.2, False, "met"),
+        (1.21, False, "MISSED"),
+        (1.3, True, "stretch"),
+        (1.2, True, "met"),
+        (1.19, True, "MISSED"),
+    ],
+)
+def test_a_verdict_tells_whether_the_limit_is_kept(ratio, at_least, verdict):
+    stretch = 1.3 if at_least else 1.1
+    result = measure(Work("work", "CPU", 1.2, stretch, lambda: ratio, lambda: 1, at_least=at_least), 1)
+    assert result.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (record(1.14), None),
+        (record(1.16), "worse by 16%"),
+        (record(0.5), None),
+        (record(1.03, "instructions"), "worse by 3%"),
+        (record(1.4, "time"), None),
+        (record(1.6, "time"), "worse by 60%"),
+        (record(1.6, "time", target=None), None),
+        (record(0.6, "rows per second", at_least=True), "worse by 67%"),
+        (record(2.0, "rows per second", at_least=True), None),
+        (record(1.0, "memory"), "not in the baseline"),
+    ],
+)
+def test_the_gate_fails_beyond_the_margin_of_the_unit(tmp_path, monkeypatch, capsys, now, said):
+    baseline = tmp_path / "baseline.json"
+    known = {f"work, {unit}": 1.0 for unit in ("CPU", "instructions", "time", "rows per second")}
+    of_this_unit = {key: ratio for key, ratio in known.items() if key == f"work, {now['unit']}" and bench._is_judged(now)}
+    baseline.write_text(json.dumps(of_this_unit))
+    monkeypatch.setattr(bench, "BASELINE", baseline)
+    assert bench._compare([now]) == (0 if said is None else 1)
+    assert (said or "No ratio is worse") in capsys.readouterr().out
+
+
+def test_the_gate_fails_when_a_work_of_the_baseline_is_not_measured(tmp_path, monkeypatch, capsys):
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(json.dumps({"work, CPU": 1.0, "work, instructions": 1.0}))
+    monkeypatch.setattr(bench, "BASELINE", baseline)
+    assert bench._compare([record(1.0)]) == 1
+    assert "work, instructions: in the baseline, and not measured" in capsys.readouterr().out
+
+
+def test_a_second_figure_of_a_measure_is_of_the_same_rounds():
+    rounds = iter([{"a": 1, "b": 10}, {"a": 2, "b": 20}, {"a": 3, "b": 30}])
+    kept = Kept(lambda: next(rounds), "a")
+    assert [kept(), kept()] == [1, 2]
+    later = kept.later("b")
+    assert [later(), later(), later()] == [10, 20, 30]
+
+
+def test_the_files_have_every_work_with_its_limit(tmp_path):
+    records = [{"half": half, **measure(work([1.15], [1.0]), 1).record()} for half in ("redis", "postgres")]
+    found = {"when": "2026-01-01", "cpu": "x", "cores": 2, "memory_gib": 4, "kernel": "6", "load_before": 0.1, "servers": ["s 1"]}
+    report.write(tmp_path, found, records, minutes=3.2)
+    assert json.loads((tmp_path / "results.json").read_text())["works"] == records
+    row = r"^\| work \| CPU \| ≤ 1.2, 1.1 \| \*\*1.150\*\* \| met \|$"
+    assert len(re.findall(row, (tmp_path / "table.md").read_text(), re.M)) == 2
+    for half in ("redis", "postgres"):
+        assert "1.15" in (tmp_path / f"{half}.svg").read_text()
