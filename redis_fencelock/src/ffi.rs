@@ -151,12 +151,16 @@ impl Ctx {
         unsafe { api!(RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
     }
 
-    /// Publishes a keyspace event of the module's class.
+    /// Publishes a keyspace event of the module's class, if the server is to publish any: an event that nobody gets costs
+    /// as much as a reading of the clock.
     pub fn notify(self, event: &CStr, name: Name) {
+        const CLASS: c_int = raw::REDISMODULE_NOTIFY_MODULE as c_int;
         // SAFETY: the event ends in NUL; context and name are alive.
         unsafe {
-            api!(RedisModule_NotifyKeyspaceEvent)(self.0, raw::REDISMODULE_NOTIFY_MODULE, event.as_ptr(), name.0)
-        };
+            if api!(RedisModule_GetNotifyKeyspaceEvents)() & CLASS != 0 {
+                api!(RedisModule_NotifyKeyspaceEvent)(self.0, CLASS, event.as_ptr(), name.0);
+            }
+        }
     }
 
     /// The field of a hash.

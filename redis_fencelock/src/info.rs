@@ -38,8 +38,8 @@ pub(crate) fn stats(ctx: Ctx, words: &Words) -> Reply {
     let Some(stats) = server().stats.of_name(lock) else { return Ok(Answer::Null) };
     let counted = COUNTS.iter().filter(|count| count.2).zip(stats.counts).map(|(count, value)| (count.0, value));
     let longest = [
-        ("longest-hold-ms", stats.longest_hold_us / 1_000),
-        ("longest-wait-ms", stats.longest_wait_us / 1_000),
+        ("longest-hold-ms", stats.longest_hold_ms),
+        ("longest-wait-ms", stats.longest_wait_ms),
         ("waiters", server().queues.borrow().waiting(lock) as u64),
     ];
     Ok(Answer::Numbers(counted.chain(longest).collect()))

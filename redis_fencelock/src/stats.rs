@@ -104,8 +104,8 @@ pub(crate) struct NameStats {
     weight: u64,
     /// Those of `COUNTS` that a name has.
     pub counts: [u64; PER_NAME],
-    pub longest_hold_us: u64,
-    pub longest_wait_us: u64,
+    pub longest_hold_ms: u64,
+    pub longest_wait_ms: u64,
 }
 
 struct Names {
@@ -137,11 +137,17 @@ impl Stats {
     }
 
     pub fn held(&self, lock: LockName, held_us: u64) {
-        self.with_name(lock, |stats| stats.longest_hold_us = stats.longest_hold_us.max(held_us));
+        let held_ms = held_us / 1_000;
+        if held_ms > 0 {
+            self.with_name(lock, |stats| stats.longest_hold_ms = stats.longest_hold_ms.max(held_ms));
+        }
     }
 
     pub fn waited(&self, lock: LockName, waited_us: u64) {
-        self.with_name(lock, |stats| stats.longest_wait_us = stats.longest_wait_us.max(waited_us));
+        let waited_ms = waited_us / 1_000;
+        if waited_ms > 0 {
+            self.with_name(lock, |stats| stats.longest_wait_ms = stats.longest_wait_ms.max(waited_ms));
+        }
     }
 
     /// What is known of a name, if it is in the table.
@@ -229,7 +235,7 @@ fn hash(lock: LockName) -> u64 {
 impl NameStats {
     fn of(lock: LockName) -> NameStats {
         let counts = [0; PER_NAME];
-        NameStats { db: lock.db, name: lock.name.into(), weight: 1, counts, longest_hold_us: 0, longest_wait_us: 0 }
+        NameStats { db: lock.db, name: lock.name.into(), weight: 1, counts, longest_hold_ms: 0, longest_wait_ms: 0 }
     }
 
     /// Makes this the entry of another name of the same length, in the same memory.

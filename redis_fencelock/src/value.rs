@@ -520,6 +520,9 @@ callback! {
     fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
     {
         let Some(value) = Value::from_raw(value.cast_mut()) else { return };
+        if !value.is_in_wheel() && server().queues.borrow().is_empty() {
+            return;
+        }
         // SAFETY: the context is that of the running call.
         let (db, name) = unsafe {
             (api!(RedisModule_GetDbIdFromOptCtx)(context), api!(RedisModule_GetKeyNameFromOptCtx)(context))

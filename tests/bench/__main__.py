@@ -1,9 +1,9 @@
 """Measures and writes the results: `python -m bench {full|quick} LOAD [options]`, run by the Makefile.
 
-full: everything, into results.json, table.md and a plot of each half in this folder. quick: a part, compared with baseline.json;
-ends with 1 where a ratio is worse by more than the margin. --accept writes the baseline. --only: the works whose name has
-these words; --half: one half alone; then nothing is written, unless --into names a folder. --rounds: at most so many of
-each. LOAD is the compiled `load.rs`.
+full: everything; JSON, a table and a plot of each part, in this folder. quick: some of it, compared with baseline.json;
+ends with 1 where a ratio is worse by more than the margin. --accept writes the baseline. --part: one part alone. --only: the
+works whose name has these words; --rounds: at most so many of each; then nothing is written, unless --into names a folder.
+LOAD is the compiled `load.rs`.
 """
 
 import argparse
@@ -17,12 +17,13 @@ from . import postgres_works, protocol_works, redis_works, report
 from .works import measure
 
 HERE = Path(__file__).parent
-HALVES = {"postgres": postgres_works, "redis": redis_works, "both": protocol_works}
+PARTS = {"postgres": postgres_works, "redis": redis_works, "protocol": protocol_works}
 BASELINE = HERE / "baseline.json"
 # How much worse than the baseline a ratio may be. Instructions repeat to half a percent (the server prunes pages by chance), CPU
 # time to a tenth; times and rates swing with whatever else the machine does, so they only catch what has become another thing.
 MARGINS = {"instructions": 0.02, "CPU": 0.15}
 OTHER_MARGIN = 0.50
+ALL_ROUNDS = 99
 
 
 def main(arguments):
@@ -32,32 +33,35 @@ def main(arguments):
     parser.add_argument("load")
     parser.add_argument("--only", default="")
     parser.add_argument("--accept", action="store_true")
-    parser.add_argument("--rounds", type=int, default=99)
-    parser.add_argument("--half", choices=HALVES)
+    parser.add_argument("--rounds", type=int, default=ALL_ROUNDS)
+    parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--into", type=Path)
     options = parser.parse_args(arguments)
     _many_files()
 
-    began, quick = time.monotonic(), options.extent == "quick"
-    into = options.into or (None if quick or options.only or options.half else HERE)
-    machine = report.machine() if into else None
-    works = ((name, work) for name in HALVES if options.half in (None, name) for work in HALVES[name].works(options.load, quick))
-    records, minutes = [], 0
-    for half, work in works:
-        if options.only in work.name:
-            record = {"half": half, **measure(work, options.rounds).record()}
-            print(report.line(record), flush=True)
-            records.append(record)
-            minutes = (time.monotonic() - began) / 60
-            if into:
-                report.write(into, machine, records, minutes)
-    print(f"{len(records)} works in {minutes:.0f} minutes")
-    if options.only or options.half or not quick:
+    is_whole = options.extent == "full" and not options.only and options.rounds == ALL_ROUNDS
+    into = options.into or (HERE if is_whole else None)
+    records = [record for part in PARTS if options.part in (None, part) for record in _measured(part, options, into)]
+    if options.only or options.part or options.extent == "full":
         return 0
     if options.accept:
         BASELINE.write_text(json.dumps({_key(record): record["ratio"] for record in records if _is_judged(record)}, indent=1) + "\n")
         return 0
     return _compare(records)
+
+
+def _measured(part, options, into):
+    """The records of a part. They are written after each work, so that what is there of a run that is cut short is seen."""
+    began, records = time.monotonic(), []
+    machine = report.machine(part) if into else None
+    for work in PARTS[part].works(options.load, options.extent == "quick"):
+        if options.only in work.name:
+            records.append(measure(work, options.rounds).record())
+            print(report.line(records[-1]), flush=True)
+            if into:
+                report.write(into, part, machine, records, (time.monotonic() - began) / 60)
+    print(f"{part}: {len(records)} works in {(time.monotonic() - began) / 60:.0f} minutes")
+    return records
 
 
 def _key(record):

@@ -21,18 +21,17 @@ def line(record):
     return f"{record['verdict']:8} {record['ratio']:8.3f}{limit} {record['name']}, {record['unit']}"
 
 
-def write(folder, machine, records, minutes):
-    """results.json, table.md and a plot of each half in the folder."""
+def write(folder, part, machine, records, minutes):
+    """JSON, a table and a plot of a part, in the folder."""
     found = {"minutes": round(minutes), **machine}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
-    (folder / "table.md").write_text(_table(found, records))
-    for half in {record["half"] for record in records}:
-        (folder / f"{half}.svg").write_text(_plot([record for record in records if record["half"] == half]))
+    (folder / f"{part}.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
+    (folder / f"{part}.md").write_text(_table(found, records))
+    (folder / f"{part}.svg").write_text(_plot(records))
 
 
-def machine():
-    """The day, the machine and the versions."""
+def machine(part):
+    """The day, the machine and the versions of what a part runs on."""
     cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = int(re.search(r"^MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1])
     return {
@@ -43,12 +42,19 @@ def machine():
         "kernel": platform.release(),
         # What else ran: above the number of cores, times say little.
         "load_before": round(os.getloadavg()[1], 1),
-        "servers": [*_redis_versions(), *map(_postgres_version, places.MAJORS)],
+        "servers": list(_versions(part)),
     }
 
 
-def _redis_versions():
-    for name in redis_works.servers(quick=False):
+def _versions(part):
+    if part != "redis":
+        yield from map(_postgres_version, places.MAJORS if part == "postgres" else places.MAJORS[:1])
+    if part != "postgres":
+        yield from _redis_versions(redis_works.servers(quick=part != "redis"))
+
+
+def _redis_versions(names):
+    for name in names:
         with redis_works.started_by_default(name), contextlib.closing(RedisServer().start()) as server:
             told = dict(line.split(":", 1) for line in server.cli("INFO", "server").splitlines() if ":" in line)
         product = "valkey" if "valkey_version" in told else "redis"
