@@ -62,6 +62,7 @@ def test_a_verdict_tells_whether_the_limit_is_kept(ratio, at_least, verdict):
         (record(1.4, "time"), None),
         (record(1.6, "time"), "worse by 60%"),
         (record(1.6, "time", target=None), None),
+        (record(3.0, "longest wait"), None),
         (record(0.6, "rows per second", at_least=True), "worse by 67%"),
         (record(2.0, "rows per second", at_least=True), None),
         (record(1.0, "memory"), "not in the baseline"),

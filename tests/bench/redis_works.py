@@ -272,7 +272,7 @@ def works(load, quick):
 
 
 def _commands(load, quick):
-    commands, rounds = (400_000, 3) if quick else (300_000, 7)
+    commands, rounds = 300_000, 5 if quick else 7
     for append_only in (False,) if quick else (False, True):
         with contextlib.closing(Server(load, append_only=append_only)) as server:
             server.hold()
