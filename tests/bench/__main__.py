@@ -19,9 +19,9 @@ from .works import measure
 HERE = Path(__file__).parent
 PARTS = {"postgres": postgres_works, "redis": redis_works, "protocol": protocol_works}
 BASELINE = HERE / "baseline.json"
-# How much worse than the baseline a ratio may be. Instructions repeat to half a percent (the server prunes pages by chance), CPU
+# How much worse than the baseline a ratio may be. Instructions repeat to 3% on Redis, whose cron comes by chance, and to half a percent on PostgreSQL; CPU
 # time to a tenth; times and rates swing with whatever else the machine does, so they only catch what has become another thing.
-MARGINS = {"instructions": 0.02, "CPU": 0.15}
+MARGINS = {"instructions": 0.04, "CPU": 0.15}
 OTHER_MARGIN = 0.50
 # Who polls has luck or not: from run to run this doubles.
 LOTTERY = ("cycles per second", "longest wait")
