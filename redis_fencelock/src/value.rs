@@ -520,6 +520,7 @@ callback! {
     fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
     {
         let Some(value) = Value::from_raw(value.cast_mut()) else { return };
+        // A lock that was released in good order, as most are: its name is not worth two calls into the server.
         if !value.is_in_wheel() && server().queues.borrow().is_empty() {
             return;
         }

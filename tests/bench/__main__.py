@@ -19,8 +19,9 @@ from .works import measure
 HERE = Path(__file__).parent
 PARTS = {"postgres": postgres_works, "redis": redis_works, "protocol": protocol_works}
 BASELINE = HERE / "baseline.json"
-# How much worse than the baseline a ratio may be. Instructions repeat to 3% on Redis, whose cron comes by chance, and to half a percent on PostgreSQL; CPU
-# time to a tenth; times and rates swing with whatever else the machine does, so they only catch what has become another thing.
+# How much worse than the baseline a ratio may be. Instructions repeat to 3% on Redis, whose cron comes by chance, and to
+# half a percent on PostgreSQL; CPU time to a tenth. Times and rates swing with whatever else the machine does, so they
+# only catch what has become another thing.
 MARGINS = {"instructions": 0.04, "CPU": 0.15}
 OTHER_MARGIN = 0.50
 # Who polls has luck or not: from run to run this doubles.
@@ -47,7 +48,8 @@ def main(arguments):
     if options.only or options.part or options.extent == "full":
         return 0
     if options.accept:
-        BASELINE.write_text(json.dumps({_key(record): record["ratio"] for record in records if _is_judged(record)}, indent=1) + "\n")
+        ratios = {_key(record): record["ratio"] for record in filter(_is_judged, records)}
+        BASELINE.write_text(json.dumps(ratios, indent=1) + "\n")
         return 0
     return _compare(records)
 
