@@ -18,9 +18,9 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
-use fence::args::{self, BadArgument};
-use fence::lease::{self, Acquired, Denied, Hold, Lease, Now, State, Terms};
-use fence::queue::{LockName, Queues};
+use fence::lock::args::{self, BadArgument};
+use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Now, State, Terms};
+use fence::lock::queue::{LockName, Queues};
 use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
 use fence::{Fence, FenceLimits, Issuer};
 

@@ -5,13 +5,10 @@
 //! for both.
 #![forbid(unsafe_code)]
 
-pub mod args;
-pub mod codec;
-pub mod lease;
-mod number;
-pub mod queue;
+mod fence;
+pub mod lock;
 pub mod resource;
 mod slab;
 pub mod wheel;
 
-pub use number::{AHEAD_MAX_US, Fence, FenceLimits, FenceRefused, Issuer};
+pub use fence::{AHEAD_MAX_US, Fence, FenceLimits, FenceRefused, Issuer};

@@ -4,8 +4,8 @@
 //! still yours; a check at the write alone would not protect the read before it.
 //! Invariant: for one resource the stored fence never goes down.
 
-use crate::args::canonical;
-use crate::number::Fence;
+use crate::fence::Fence;
+use crate::lock::args::canonical;
 
 /// What a caller wants to do to a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -5,8 +5,8 @@
 //! its codec; the model adds only the world around them. `Rule` holds what others do instead: each broken rule must be
 //! caught.
 
-use fence::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
-use fence::lease::{self, Acquired, Caller, Hold, Lease, Millis, Now, Request, Terms};
+use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::lease::{self, Acquired, Caller, Hold, Lease, Millis, Now, Request, Terms};
 use fence::resource::{Entry, Step, Verdict};
 use fence::{Fence, Issuer};
 use stateright::{Checker, Model, Property};

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use fence::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
-use fence::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
-use fence::queue::{LockName, Queues, Ticket};
+use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
+use fence::lock::queue::{LockName, Queues, Ticket};
 use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain};
 use fence::wheel::{Handle, Wheel};
 use fence::{Fence, Issuer};

@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use std::ops::RangeInclusive;
 
 use fence::Fence;
-use fence::args::{self, BadArgument};
-use fence::codec::Clocks;
-use fence::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
-use fence::queue::LockName;
+use fence::lock::args::{self, BadArgument};
+use fence::lock::codec::Clocks;
+use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
+use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::ffi::{CallReply, Ctx, INTERNAL_ERROR, Name, callback};

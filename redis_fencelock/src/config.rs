@@ -5,8 +5,8 @@
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
 use std::ptr;
 
-use fence::args::canonical;
-use fence::lease::{LONGEST, Millis};
+use fence::lock::args::canonical;
+use fence::lock::lease::{LONGEST, Millis};
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, api, callback, warn};

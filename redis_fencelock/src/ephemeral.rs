@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fence::Fence;
-use fence::queue::LockName;
+use fence::lock::queue::LockName;
 
 #[derive(Default)]
 pub(crate) struct Bindings {

@@ -5,7 +5,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use fence::queue::LockName;
+use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, api, callback};

@@ -3,8 +3,8 @@
 //! Not what makes it free. Called by the command that releases and by the reaper.
 //! Invariant: nobody is granted a lock while another waits for it longer.
 
-use fence::lease::{self, Hold, State};
-use fence::queue::LockName;
+use fence::lock::lease::{self, Hold, State};
+use fence::lock::queue::LockName;
 
 use crate::ffi::{Ctx, OwnName};
 use crate::server::server;

@@ -3,8 +3,8 @@
 //! Not a timer: see the reaper. Keys come and go behind its back, so an entry is a hint that is checked before use.
 //! Invariant: every value in the wheel carries the mark of the index.
 
-use fence::lease::Hold;
-use fence::queue::LockName;
+use fence::lock::lease::Hold;
+use fence::lock::queue::LockName;
 use fence::wheel::{Links, Nodes, Slots};
 
 use crate::pool::Pool;

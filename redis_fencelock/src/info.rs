@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use fence::queue::LockName;
+use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::commands::{Answer, Reply, Words};

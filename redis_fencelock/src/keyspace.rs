@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 
-use fence::queue::LockName;
+use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, OwnName, api, callback};

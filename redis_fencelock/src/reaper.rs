@@ -8,8 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 
 use fence::Fence;
-use fence::lease::{self, Caller, State};
-use fence::queue::LockName;
+use fence::lock::lease::{self, Caller, State};
+use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, OwnName, api, callback};

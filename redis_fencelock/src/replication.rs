@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use fence::codec::{self, Route};
+use fence::lock::codec::{self, Route};
 use redis_module::raw;
 
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, ServerInfo, callback, warn};
@@ -58,7 +58,7 @@ callback! {
         if route(ctx).is_none() {
             return ctx.reply_error(INTERNAL);
         }
-        match fence::args::fence(fence.bytes()) {
+        match fence::lock::args::fence(fence.bytes()) {
             Ok(fence) => server().observe(fence.get()),
             Err(bad) => return ctx.reply_error(&format!("ERR {bad}")),
         }

@@ -4,8 +4,8 @@
 //! events and memory limits are the server's too.
 //! Invariant: a refused call changes nothing, and the stamp never goes down.
 
-use fence::args::{self, STAMP};
-use fence::queue::LockName;
+use fence::lock::args::{self, STAMP};
+use fence::lock::queue::LockName;
 use fence::resource::{Step, Verdict, read_stamp};
 use fence::{Fence, FenceLimits, FenceRefused};
 

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use fence::codec::{self, Clocks, Record, Route};
-use fence::lease::{Hold, Millis, Now};
-use fence::queue::{LockName, Queues};
+use fence::lock::codec::{self, Clocks, Record, Route};
+use fence::lock::lease::{Hold, Millis, Now};
+use fence::lock::queue::{LockName, Queues};
 use fence::{Fence, Issuer};
 use redis_module::raw;
 

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use fence::queue::LockName;
+use fence::lock::queue::LockName;
 
 /// How many names are counted unless configured.
 pub(crate) const DEFAULT_NAMES: u64 = 1_024;

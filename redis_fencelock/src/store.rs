@@ -1,14 +1,14 @@
 //! One lock in the keyspace: what is stored under a key, and the writes that grant, extend and remove it.
 //!
-//! Not the rule: `fence::lease` decides, this carries out. Each write goes to the value, the index, the watchers and the
+//! Not the rule: `fence::lock::lease` decides, this carries out. Each write goes to the value, the index, the watchers and the
 //! replicas, here and nowhere else.
 //! Invariant: what is refused writes nothing and signals nothing.
 
 use std::ffi::CStr;
 
-use fence::codec::{self, Clocks, ENCODED_MAX, Record, Route};
-use fence::lease::{Hold, Lease};
-use fence::queue::LockName;
+use fence::lock::codec::{self, Clocks, ENCODED_MAX, Record, Route};
+use fence::lock::lease::{Hold, Lease};
+use fence::lock::queue::LockName;
 
 use crate::ffi::{Content, Ctx, Key, Name};
 use crate::replication::APPLY;

@@ -10,9 +10,9 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use fence::Fence;
-use fence::codec::{self, Clocks, ENCODED_MAX};
-use fence::lease::{Hold, Lease};
-use fence::queue::LockName;
+use fence::lock::codec::{self, Clocks, ENCODED_MAX};
+use fence::lock::lease::{Hold, Lease};
+use fence::lock::queue::LockName;
 use fence::wheel::Links;
 use redis_module::raw;
 

@@ -1,6 +1,6 @@
 //! Clients that wait for a lock: how they are blocked, and the one reply that each gets.
 //!
-//! Not the queue, which is in `fence::queue`, and not the hand-over. The deadlines are our own, on the monotonic clock.
+//! Not the queue, which is in `fence::lock::queue`, and not the hand-over. The deadlines are our own, on the monotonic clock.
 //! Invariant: a waiter is resolved once, and a grant that cannot be delivered is undone.
 
 use std::cell::Cell;
@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
 use fence::Fence;
-use fence::lease::{Millis, Request, Terms};
-use fence::queue::{LockName, Ticket};
+use fence::lock::lease::{Millis, Request, Terms};
+use fence::lock::queue::{LockName, Ticket};
 use redis_module::raw;
 
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, api, callback};

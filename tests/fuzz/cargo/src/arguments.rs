@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fence::Fence;
-use fence::args::{self, BadArgument};
-use fence::lease::{LONGEST, Millis, OWNER_MAX, Terms};
+use fence::lock::args::{self, BadArgument};
+use fence::lock::lease::{LONGEST, Millis, OWNER_MAX, Terms};
 use fence::resource::read_stamp;
 
 const MAX_TTL: Millis = Millis(86_400_000);

@@ -1,7 +1,7 @@
 //! The codec: any bytes are read or refused; what was read is written back the same, and placed on any sane clock.
 
-use fence::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
-use fence::lease::{Hold, LONGEST};
+use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::lease::{Hold, LONGEST};
 
 use crate::input::Input;
 

@@ -1,7 +1,7 @@
 //! The lease machine against a plain account of one lock, over calls, time, restarts and moves to another server.
 
-use fence::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
-use fence::lease::{self, Acquired, Caller, Denied, Hold, Lease, Lost, Millis, Now, Request, State, Terms};
+use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::lease::{self, Acquired, Caller, Denied, Hold, Lease, Lost, Millis, Now, Request, State, Terms};
 use fence::{Fence, Issuer};
 
 use crate::input::Input;

@@ -1,6 +1,6 @@
 //! The queues against plain lists.
 
-use fence::queue::{LockName, Queues, Ticket};
+use fence::lock::queue::{LockName, Queues, Ticket};
 
 use crate::input::Input;
 

@@ -7,8 +7,8 @@
 //! Version 1, integers little-endian: version u8, flags u8, fence u64, written u64, held u64, left i64, then longest hold
 //! u64 and delay u64 if flagged, then the owner to the end.
 
-use crate::lease::{Hold, LONGEST, Lease, OWNER_MAX};
-use crate::number::Fence;
+use crate::fence::Fence;
+use crate::lock::lease::{Hold, LONGEST, Lease, OWNER_MAX};
 
 /// The version that is written.
 pub const VERSION: u8 = 1;

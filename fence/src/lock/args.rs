@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use crate::lease::{Caller, LONGEST, Millis, OWNER_MAX, Request, Terms};
-use crate::number::Fence;
+use crate::fence::Fence;
+use crate::lock::lease::{Caller, LONGEST, Millis, OWNER_MAX, Request, Terms};
 
 /// A request to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@
 //! steps (the caller's), except where a name says wall.
 //! Invariant: a refused request returns facts and changes nothing; a lease that has ended is never revived.
 
-use crate::number::{Fence, Issuer};
+use crate::fence::{Fence, Issuer};
 
 /// The longest lease, wait, hold or delay that exists: ten years. Nothing above it is issued, so nothing above it is loaded.
 pub const LONGEST: Millis = Millis(10 * 366 * 24 * 3_600 * 1_000);

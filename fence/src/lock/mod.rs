@@ -1,0 +1,8 @@
+//! The lock: who holds it and until when, who waits for it, and how both arrive and are kept.
+//!
+//! Not the fence, which is `crate::fence`, and not the resource that compares it.
+
+pub mod args;
+pub mod codec;
+pub mod lease;
+pub mod queue;
