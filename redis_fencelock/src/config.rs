@@ -9,9 +9,9 @@ use fence::lock::args::canonical;
 use fence::lock::lease::{LONGEST, Millis};
 use redis_module::raw;
 
+use crate::counters::{DEFAULT_NAMES, NAMES_MAX};
 use crate::ffi::{Ctx, Name, api, callback, warn};
 use crate::server::{DEFAULT_MAX_TTL, DEFAULT_MAX_WAITERS, server};
-use crate::stats::{DEFAULT_NAMES, NAMES_MAX};
 
 const FENCE_CLOCK: &CStr = c"fence-clock";
 

@@ -8,10 +8,12 @@ use std::ffi::{c_char, c_int, c_void};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
+use crate::counters::Count;
 use crate::ffi::{Ctx, Name, api, callback};
+use crate::queue::waiters;
+use crate::replication;
 use crate::server::server;
-use crate::stats::Count;
-use crate::{reaper, replication, waiters};
+use crate::timer::reaper;
 
 type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 

@@ -9,7 +9,7 @@ use std::ptr;
 
 use redis_module::raw;
 
-use crate::value::{self, Value};
+use crate::lock::value::{self, Value};
 
 /// A function of the module API, or a panic that names the one that the server lacks. For use in an unsafe block: reading
 /// the pointer is sound, because the server fills it while the module loads and never changes it.

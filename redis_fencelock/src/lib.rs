@@ -5,31 +5,22 @@
 
 mod commands;
 mod config;
-mod docs;
+mod counters;
 #[cfg(feature = "drill")]
 mod drill;
-mod ephemeral;
 mod events;
 mod ffi;
-mod handover;
-mod index;
-mod info;
-mod keyspace;
-mod pool;
-mod reaper;
+mod lock;
+mod queue;
 mod replication;
-mod resource;
 mod server;
-mod stats;
-mod store;
-mod value;
-mod waiters;
+mod timer;
 
 use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
-use crate::docs::Docs;
+use crate::commands::docs::{self, Docs};
 use crate::ffi::{Ctx, Name, api, warn};
 use crate::server::server;
 
@@ -52,7 +43,7 @@ const COMMANDS: &[(Command, Docs)] = &[
     (
         Command {
             name: c"fencelock.acquire",
-            handler: commands::on_acquire,
+            handler: commands::lock::on_acquire,
             flags: c"write deny-oom fast blocking",
             key: 1,
         },
@@ -66,7 +57,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.extend", handler: commands::on_extend, flags: c"write fast", key: 1 },
+        Command { name: c"fencelock.extend", handler: commands::lock::on_extend, flags: c"write fast", key: 1 },
         Docs {
             summary: c"Sets the lease to a time from now, if it is still the caller's",
             complexity: c"O(1)",
@@ -77,7 +68,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.release", handler: commands::on_release, flags: c"write fast", key: 1 },
+        Command { name: c"fencelock.release", handler: commands::lock::on_release, flags: c"write fast", key: 1 },
         Docs {
             summary: c"Ends the lease, if it is still the caller's, and hands the lock on",
             complexity: c"O(log N) with N locks that somebody waits for",
@@ -88,7 +79,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.check", handler: commands::on_check, flags: c"readonly fast", key: 1 },
+        Command { name: c"fencelock.check", handler: commands::lock::on_check, flags: c"readonly fast", key: 1 },
         Docs {
             summary: c"Tells whether a fence is the live hold of a lock",
             complexity: c"O(1)",
@@ -99,7 +90,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.inspect", handler: commands::on_inspect, flags: c"readonly fast", key: 1 },
+        Command { name: c"fencelock.inspect", handler: commands::lock::on_inspect, flags: c"readonly fast", key: 1 },
         Docs {
             summary: c"Tells who holds a lock and for how long",
             complexity: c"O(1)",
@@ -110,7 +101,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.claim", handler: commands::on_claim, flags: c"write deny-oom", key: 1 },
+        Command { name: c"fencelock.claim", handler: commands::lock::on_claim, flags: c"write deny-oom", key: 1 },
         Docs {
             summary: c"Stamps a fence on a hash and returns its fields, unless a newer fence is stored",
             complexity: c"O(N) with N fields",
@@ -121,7 +112,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.write", handler: commands::on_write, flags: c"write deny-oom fast", key: 1 },
+        Command { name: c"fencelock.write", handler: commands::lock::on_write, flags: c"write deny-oom fast", key: 1 },
         Docs {
             summary: c"Sets fields of a hash while its stamp is the caller's",
             complexity: c"O(N) with N fields written",
@@ -132,7 +123,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.stats", handler: commands::on_stats, flags: c"readonly fast", key: 1 },
+        Command { name: c"fencelock.stats", handler: commands::lock::on_stats, flags: c"readonly fast", key: 1 },
         Docs {
             summary: c"Counters of the server, or of one busy lock",
             complexity: c"O(1)",
@@ -143,7 +134,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.raise", handler: commands::on_raise, flags: c"write admin fast", key: 0 },
+        Command { name: c"fencelock.raise", handler: commands::lock::on_raise, flags: c"write admin fast", key: 0 },
         Docs {
             summary: c"Issues no fence at or below a given one from now on",
             complexity: c"O(1)",
@@ -156,7 +147,7 @@ const COMMANDS: &[(Command, Docs)] = &[
     (
         Command {
             name: c"fencelock.help",
-            handler: commands::on_help,
+            handler: commands::lock::on_help,
             flags: c"allow-loading allow-stale fast",
             key: 0,
         },
@@ -234,7 +225,7 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     config::check()?;
     // SAFETY: the context is that of the load.
     unsafe { api!(RedisModule_SetModuleOptions)(ctx.0, OPTIONS as c_int) };
-    check(value::register(ctx), "the server refuses the data type")?;
+    check(lock::value::register(ctx), "the server refuses the data type")?;
     docs::add_category(ctx);
     for (command, docs) in COMMANDS {
         let made = create(ctx, command, command.flags) && docs::describe(ctx, command.name, docs);
@@ -246,11 +237,11 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
         let created = create(ctx, command, c"write internal") || create(ctx, command, c"write admin");
         check(created, "the server refuses an internal command")?;
     }
-    check(info::register(ctx), "the server refuses an INFO section")?;
+    check(commands::info::register(ctx), "the server refuses an INFO section")?;
     check(events::subscribe(ctx), "the server lacks an event")?;
     // SAFETY: the context is that of the load; the one that it makes lives as long as the process.
     server().detached.set(Ctx(unsafe { api!(RedisModule_GetDetachedThreadSafeContext)(ctx.0) }));
-    reaper::check_settings();
+    timer::reaper::check_settings();
     Ok(())
 }
 

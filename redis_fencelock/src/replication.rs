@@ -9,8 +9,8 @@ use fence::lock::codec::{self, Route};
 use redis_module::raw;
 
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, ServerInfo, callback, warn};
+use crate::lock::slot::Slot;
 use crate::server::server;
-use crate::store::Slot;
 
 /// Carries a hold to replicas and append-only files.
 pub(crate) const APPLY: &CStr = c"FENCELOCK._APPLY";

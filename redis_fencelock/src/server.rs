@@ -15,13 +15,13 @@ use fence::{Fence, Issuer};
 use redis_module::raw;
 
 use crate::config::Warned;
-use crate::ephemeral::Bindings;
+use crate::counters::Stats;
 use crate::ffi::{Ctx, Name};
-use crate::index::Index;
-use crate::reaper::{self, Reaper};
-use crate::stats::Stats;
-use crate::value::Value;
-use crate::waiters::Waiter;
+use crate::lock::index::Index;
+use crate::lock::value::Value;
+use crate::queue::ephemeral::Bindings;
+use crate::queue::waiters::Waiter;
+use crate::timer::reaper::{self, Reaper};
 
 /// The longest lease unless configured: a day.
 pub(crate) const DEFAULT_MAX_TTL: Millis = Millis(24 * 3_600 * 1_000);

@@ -9,8 +9,8 @@ use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Name, OwnName, api, callback};
+use crate::lock::value::{self, Value};
 use crate::server::server;
-use crate::value::{self, Value};
 
 /// Buckets of the hash table looked at in one step: about half a millisecond.
 const STEP: usize = 500;

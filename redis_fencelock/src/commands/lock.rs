@@ -14,13 +14,14 @@ use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, S
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
+use crate::commands::{info, resource};
+use crate::counters::Count;
 use crate::ffi::{CallReply, Ctx, INTERNAL_ERROR, Name, callback};
+use crate::lock::slot::{Event, Slot, WRONG_TYPE, WrongType};
+use crate::queue::handover;
+use crate::queue::waiters::{self, NotQueued};
 use crate::replication::FLOOR;
 use crate::server::server;
-use crate::stats::Count;
-use crate::store::{Event, Slot, WRONG_TYPE, WrongType};
-use crate::waiters::{self, NotQueued};
-use crate::{handover, info, resource};
 
 /// What a command replies.
 pub(crate) enum Answer {

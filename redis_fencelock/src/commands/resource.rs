@@ -9,11 +9,11 @@ use fence::lock::queue::LockName;
 use fence::resource::{Step, Verdict, read_stamp};
 use fence::{Fence, FenceLimits, FenceRefused};
 
-use crate::commands::{Answer, Reply, Words};
+use crate::commands::lock::{Answer, Reply, Words};
+use crate::counters::Count;
 use crate::ffi::{Ctx, Hash};
+use crate::lock::slot::WRONG_TYPE;
 use crate::server::server;
-use crate::stats::Count;
-use crate::store::WRONG_TYPE;
 
 /// How far ahead of the clock a caller's fence may be: one wrong call must not shut a resource for years.
 const AHEAD_US: u64 = 24 * 3_600 * 1_000_000;

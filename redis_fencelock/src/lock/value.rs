@@ -17,7 +17,7 @@ use fence::wheel::Links;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, Io, Name, api, callback, warn};
-use crate::pool::Pool;
+use crate::lock::pool::Pool;
 use crate::replication::APPLY;
 use crate::server::{Arrival, server};
 

@@ -7,8 +7,8 @@ use fence::lock::lease::Hold;
 use fence::lock::queue::LockName;
 use fence::wheel::{Links, Nodes, Slots};
 
-use crate::pool::Pool;
-use crate::value::Value;
+use crate::lock::pool::Pool;
+use crate::lock::value::Value;
 
 pub(crate) struct Index {
     slots: Slots,

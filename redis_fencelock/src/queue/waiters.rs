@@ -13,8 +13,8 @@ use fence::lock::queue::{LockName, Ticket};
 use redis_module::raw;
 
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, api, callback};
-use crate::reaper;
 use crate::server::server;
+use crate::timer::reaper;
 
 /// A blocked client.
 pub(crate) struct Waiter {

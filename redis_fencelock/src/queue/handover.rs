@@ -6,11 +6,11 @@
 use fence::lock::lease::{self, Hold, State};
 use fence::lock::queue::LockName;
 
+use crate::counters::Count;
 use crate::ffi::{Ctx, OwnName};
+use crate::lock::slot::{Slot, WRONG_TYPE};
+use crate::queue::waiters;
 use crate::server::server;
-use crate::stats::Count;
-use crate::store::{Slot, WRONG_TYPE};
-use crate::waiters;
 
 /// How often a lock with waiters is looked at in a cluster: its slot may move without a word to the module.
 const CLUSTER_LOOK_US: u64 = 1_000_000;

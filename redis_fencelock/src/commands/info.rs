@@ -7,10 +7,10 @@ use std::ffi::{CStr, c_int};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
-use crate::commands::{Answer, Reply, Words};
+use crate::commands::lock::{Answer, Reply, Words};
+use crate::counters::COUNTS;
 use crate::ffi::{Ctx, api, callback};
 use crate::server::server;
-use crate::stats::COUNTS;
 
 /// Gauges beside the counters: the name in STATS, the name in INFO.
 const GAUGES: [(&str, &CStr); 4] = [

@@ -10,12 +10,13 @@ use fence::lock::codec::{self, Clocks, ENCODED_MAX, Record, Route};
 use fence::lock::lease::{Hold, Lease};
 use fence::lock::queue::LockName;
 
+use crate::counters::Count;
 use crate::ffi::{Content, Ctx, Key, Name};
+use crate::lock::value::Value;
+use crate::queue::handover;
 use crate::replication::APPLY;
 use crate::server::{Arrival, server};
-use crate::stats::Count;
-use crate::value::Value;
-use crate::{handover, reaper};
+use crate::timer::reaper;
 
 /// The key holds another type.
 pub(crate) struct WrongType;

@@ -12,15 +12,16 @@ use fence::lock::lease::{self, Caller, State};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
+use crate::config;
+use crate::counters::Count;
 use crate::ffi::{Ctx, OwnName, api, callback};
-use crate::keyspace::Walk;
+use crate::lock::slot::Slot;
+use crate::lock::value::Value;
+use crate::queue::handover;
+use crate::queue::waiters::Waiter;
 use crate::replication::FLOOR;
 use crate::server::server;
-use crate::stats::Count;
-use crate::store::Slot;
-use crate::value::Value;
-use crate::waiters::Waiter;
-use crate::{config, handover};
+use crate::timer::scan::Walk;
 
 /// How long one slice of work may take.
 const SLICE_US: u64 = 1_000;

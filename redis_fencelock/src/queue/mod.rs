@@ -1,0 +1,7 @@
+//! Clients that wait for a lock or are bound to one, and how a waiter is granted.
+//!
+//! Not the order of the queue, which is `fence::lock::queue`.
+
+pub mod ephemeral;
+pub mod handover;
+pub mod waiters;
