@@ -4,39 +4,23 @@
 //! extension declares. The rule of the protocol is in the crate `fence`; the server does the rest through ordinary
 //! statements, run with the rights of the caller.
 
-mod call;
-mod change;
-mod claim;
-mod claim_many;
-mod condition;
-mod counters;
-mod direct;
 mod errors;
-mod executor;
-mod explain;
 mod guard;
-mod json;
-mod key;
-mod literal;
-mod lock;
-mod members;
-mod passes;
-mod patch;
-mod plans;
 mod protect;
-mod refuse;
-mod relation;
-mod reset;
+mod row;
 mod server;
 mod settings;
-mod statement;
 mod stats;
-mod text;
-mod update;
+mod table;
 mod version;
 
-use call::Call;
 use pgrx::prelude::*;
+
+use crate::protect::{passes, refuse, triggers};
+use crate::row::{claim, claim_many, reset, update};
+use crate::server::call::Call;
+use crate::stats::counters;
+use crate::table::relation;
 
 pgrx::pg_module_magic!(name, version);
 
@@ -89,8 +73,8 @@ sql_functions! {
     pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard;
     pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget;
     pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset;
-    pg_fence_protect, pg_finfo_pg_fence_protect => protect::fence_protect;
-    pg_fence_unprotect, pg_finfo_pg_fence_unprotect => protect::fence_unprotect;
+    pg_fence_protect, pg_finfo_pg_fence_protect => triggers::fence_protect;
+    pg_fence_unprotect, pg_finfo_pg_fence_unprotect => triggers::fence_unprotect;
     pg_fence_use, pg_finfo_pg_fence_use => passes::fence_use;
     pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => passes::fence_refuses_update;
     pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::fence_refuses_delete;

@@ -4,9 +4,9 @@
 //! has loaded. Looked at once per session, by the first call; a database without the extension's entry is let be.
 
 use crate::errors::Refused;
-use crate::plans::Connection;
 use crate::server::MainThread;
-use crate::text::text;
+use crate::server::text::text;
+use crate::table::plans::Connection;
 use std::cell::Cell;
 use std::ffi::CString;
 

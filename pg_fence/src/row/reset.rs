@@ -1,15 +1,15 @@
 //! Setting the stored fence of a row by hand: the way out when a wrong fence shuts every holder out.
 
-use crate::call::{Call, Reply};
-use crate::change::accepted_fence;
 use crate::errors::Refused;
-use crate::key::Key;
-use crate::passes::OwnPass;
-use crate::plans::{self, Values};
-use crate::relation::Table;
+use crate::protect::passes::OwnPass;
+use crate::row::change::accepted_fence;
+use crate::row::key::Key;
 use crate::server;
-use crate::statement::{Answer, Statement, Verb};
-use crate::text::text;
+use crate::server::call::{Call, Reply};
+use crate::server::text::text;
+use crate::table::plans::{self, Values};
+use crate::table::relation::Table;
+use crate::table::statement::{Answer, Statement, Verb};
 use pgrx::pg_sys::Datum;
 
 /// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and

@@ -3,13 +3,15 @@
 //! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. Counting never
 //! fails and never waits.
 
-use crate::call::{Call, Reply};
-use crate::counters::{self, Counted, Counter, Key, Kind, Stale};
+pub mod counters;
+
 use crate::errors::Refused;
 use crate::server;
+use crate::server::call::{Call, Reply};
+use crate::server::text::text;
 use crate::settings;
-use crate::statement::Verb;
-use crate::text::text;
+use crate::stats::counters::{Counted, Counter, Key, Kind, Stale};
+use crate::table::statement::Verb;
 use fence::Fence;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;

@@ -5,10 +5,10 @@
 //! plan is freed at the start of a call, never while a callback or an error is under way.
 
 use crate::errors::Refused;
-use crate::executor::{self, Parameters, Wanted};
 use crate::server::MainThread;
-use crate::statement::{Answer, Statement, Verb};
-use crate::text::c_string;
+use crate::server::text::c_string;
+use crate::table::executor::{self, Parameters, Wanted};
+use crate::table::statement::{Answer, Statement, Verb};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int};

@@ -4,10 +4,10 @@
 //! temporary objects can change what a statement means. The comparison of fences follows from the rule in `fence`.
 //! Parameters: the key's values, then the fence, then the patch's values.
 
-use crate::key::Fit;
-use crate::relation::{Column, Table};
+use crate::row::key::Fit;
 use crate::server;
-use crate::text::{Identifier, Parameter, joined, text};
+use crate::server::text::{Identifier, Parameter, joined, text};
+use crate::table::relation::{Column, Table};
 use fence::resource::{Accepts, Step};
 
 /// What is done to the row.

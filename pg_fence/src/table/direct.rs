@@ -3,9 +3,9 @@
 //! Not those on fenced rows (`statement`, `plans`). Every name in such a text is quoted and qualified as it is there.
 
 use crate::errors::Refused;
-use crate::plans::Connection;
+use crate::server::text::c_string;
 use crate::server::{self, Value};
-use crate::text::c_string;
+use crate::table::plans::Connection;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::{CStr, CString, c_int, c_long};
 

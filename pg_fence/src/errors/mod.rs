@@ -3,7 +3,7 @@
 //! Not the errors of the server: those (constraints, permissions, serialization failures, cancels) pass through
 //! untouched. Invariant: each refusal has an SQLSTATE by which a client can tell it from all others of its kind.
 
-use crate::text::{c_string, text};
+use crate::server::text::{c_string, text};
 use crate::version;
 use fence::Fence;
 use pgrx::pg_sys::{self, Oid};
@@ -517,7 +517,7 @@ impl ColumnProblem {
 /// A stored fence in a text.
 struct Stored(Option<i64>);
 
-impl crate::text::Part for Stored {
+impl crate::server::text::Part for Stored {
     fn put(&self, text: &mut Vec<u8>) {
         match self.0 {
             Some(stored) => stored.put(text),

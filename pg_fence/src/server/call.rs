@@ -4,10 +4,10 @@
 //! its key and the fence; the fence column is the last and may be absent.
 
 use crate::errors::Refused;
-use crate::json::Document;
-use crate::refuse::TriggerEvent;
-use crate::relation::{self, Table};
+use crate::protect::refuse::TriggerEvent;
+use crate::server::json::Document;
 use crate::server::{self, Value};
+use crate::table::relation::{self, Table};
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
 use std::ffi::{CStr, CString};
 

@@ -4,8 +4,12 @@
 //! backend's one thread, inside a transaction; so does everything that calls it. Invariant: a [`Value`] is never null
 //! and its datum is of its type.
 
+pub mod call;
+pub mod json;
+pub mod text;
+
 use crate::errors::RelationName;
-use crate::text::c_string;
+use crate::server::text::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cmp::Ordering;
 use std::ffi::{CStr, CString, c_char};

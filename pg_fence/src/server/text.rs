@@ -22,7 +22,7 @@ pub struct Parameter(pub usize);
 macro_rules! text {
     ($($part:expr),+ $(,)?) => {{
         let mut text: Vec<u8> = Vec::with_capacity(64);
-        $( $crate::text::Part::put(&$part, &mut text); )+
+        $( $crate::server::text::Part::put(&$part, &mut text); )+
         text
     }};
 }

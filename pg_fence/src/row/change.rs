@@ -4,20 +4,20 @@
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
 //! the statement of the caller.
 
-use crate::call::Rows;
-use crate::counters::Counter;
 use crate::errors::{FenceProblem, Refused, UnfencedWrite};
-use crate::explain::explain;
-use crate::key::Key;
-use crate::passes::OwnPass;
-use crate::patch::Patch;
-use crate::plans::{self, Outcome, Values};
-use crate::relation::{Column, Table};
+use crate::protect::passes::OwnPass;
+use crate::row::explain::explain;
+use crate::row::key::Key;
+use crate::row::patch::Patch;
 use crate::server;
+use crate::server::call::Rows;
+use crate::server::text::text;
 use crate::settings;
-use crate::statement::{Answer, Statement, Verb};
+use crate::stats::counters::Counter;
 use crate::stats::{self, Subject};
-use crate::text::text;
+use crate::table::plans::{self, Outcome, Values};
+use crate::table::relation::{Column, Table};
+use crate::table::statement::{Answer, Statement, Verb};
 use fence::resource::Verdict;
 use fence::{Fence, FenceLimits, FenceRefused};
 use pgrx::pg_sys::{self, Datum};

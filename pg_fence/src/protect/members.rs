@@ -1,7 +1,7 @@
 //! A table together with its partitions and with the tables that inherit from it, and whether they have a trigger.
 
 use crate::server;
-use crate::text::{Identifier, text};
+use crate::server::text::{Identifier, text};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 

@@ -3,10 +3,10 @@
 //! Asked only after a change reached none, so it costs nothing otherwise. The read sees what the caller may see, by
 //! its rights and its isolation level; it takes no lock.
 
-use crate::change::Change;
 use crate::errors::Refused;
-use crate::plans::{self, Values};
-use crate::statement::Verb;
+use crate::row::change::Change;
+use crate::table::plans::{self, Values};
+use crate::table::statement::Verb;
 use fence::resource::Verdict;
 
 /// What was found.

@@ -5,11 +5,11 @@
 //! ours opens the gate once, for statements at the same depth of triggers as its own, so neither the triggers nor the
 //! cascades that it sets off pass with it.
 
-use crate::call::{Call, Reply};
-use crate::change::accepted_number;
 use crate::errors::{Refused, UnfencedWrite};
+use crate::row::change::accepted_number;
+use crate::server::call::{Call, Reply};
 use crate::server::{self, MainThread};
-use crate::statement::Verb;
+use crate::table::statement::Verb;
 use fence::Fence;
 use fence::resource::{PlainVerdict, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Datum, Oid};

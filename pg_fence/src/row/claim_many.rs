@@ -1,14 +1,14 @@
 //! Claims of many rows in one call, with the locks taken in the order of the key, so that two calls never wait for
 //! each other in a circle.
 
-use crate::call::{Call, Reply};
-use crate::change::{Change, accepted_fence};
 use crate::errors::{KeyProblem, Refused};
-use crate::json::Document;
-use crate::key::Key;
-use crate::relation::Table;
+use crate::row::change::{Change, accepted_fence};
+use crate::row::key::Key;
+use crate::server::call::{Call, Reply};
+use crate::server::json::Document;
 use crate::server::{self, Input, Value};
-use crate::statement::{Answer, Verb};
+use crate::table::relation::Table;
+use crate::table::statement::{Answer, Verb};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 

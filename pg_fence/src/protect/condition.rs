@@ -4,7 +4,7 @@
 //! and nothing that only looks like it, `fence_column` recognises.
 
 use crate::server;
-use crate::text::{Identifier, text};
+use crate::server::text::{Identifier, text};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, c_int};
 
@@ -38,7 +38,7 @@ impl Kind {
     pub fn sql(&self, schema: &CStr, column: &CStr) -> Vec<u8> {
         let row = |row: &c_int| if *row == OLD { "OLD" } else { "NEW" };
         let fences = self.rows.iter().map(|one| text![row(one), ".", Identifier(column), "::pg_catalog.int8"]);
-        let fences = crate::text::joined(fences, ", ");
+        let fences = crate::server::text::joined(fences, ", ");
         text![Identifier(schema), ".", Identifier(self.function), "(", fences, ")"]
     }
 }

@@ -4,14 +4,14 @@
 //! owner. What lets a write pass is in `passes`; here they are made and removed. Invariant: a table has at most one of
 //! each, because their names are fixed; a partition has its parent's.
 
-use crate::call::{Call, Reply};
-use crate::condition::{KINDS, Kind};
 use crate::errors::Refused;
-use crate::members::{self, Member, MemberKind};
-use crate::plans::Connection;
-use crate::relation::Table;
+use crate::protect::condition::{KINDS, Kind};
+use crate::protect::members::{self, Member, MemberKind};
 use crate::server;
-use crate::text::{Identifier, c_string, text};
+use crate::server::call::{Call, Reply};
+use crate::server::text::{Identifier, c_string, text};
+use crate::table::plans::Connection;
+use crate::table::relation::Table;
 use pgrx::pg_sys::Oid;
 use std::ffi::{CStr, CString};
 

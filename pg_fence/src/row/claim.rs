@@ -1,13 +1,13 @@
 //! Claims: stamp the fence on a row before reading it, and give the row back as it is then.
 
-use crate::call::{Call, Reply, Rows};
-use crate::change::{Change, accepted_fence};
 use crate::errors::Refused;
-use crate::key::Key;
-use crate::plans::Outcome;
-use crate::relation::Table;
+use crate::row::change::{Change, accepted_fence};
+use crate::row::key::Key;
 use crate::server;
-use crate::statement::{Answer, Verb};
+use crate::server::call::{Call, Reply, Rows};
+use crate::table::plans::Outcome;
+use crate::table::relation::Table;
+use crate::table::statement::{Answer, Verb};
 
 /// `fenced_claim(target anyelement, key, fence bigint, fence_column name)`: the row, or no row when stale.
 pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {

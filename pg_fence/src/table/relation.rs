@@ -6,10 +6,10 @@
 //! is borrowed.
 
 use crate::errors::{Refused, RelationName};
-use crate::key::Fit;
-use crate::plans::{self, Plans};
+use crate::row::key::Fit;
+use crate::server::text::{Identifier, joined, text};
 use crate::server::{self, Input, MainThread};
-use crate::text::{Identifier, joined, text};
+use crate::table::plans::{self, Plans};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -379,7 +379,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         has_all_columns: columns.len() == form.relnatts as usize,
         columns,
         key,
-        alias: crate::text::c_string(alias),
+        alias: crate::server::text::c_string(alias),
         plans: Plans::default(),
         is_current: Cell::new(true),
         used: Cell::new(0),

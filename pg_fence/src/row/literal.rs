@@ -4,8 +4,8 @@
 //! not a backslash, not the difference between null and "NULL". Invariant: a JSON null is SQL null.
 
 use crate::errors::{PatchProblem, Refused};
-use crate::json::{Json, Kind};
 use crate::server;
+use crate::server::json::{Json, Kind};
 use pgrx::pg_sys::{self, Oid};
 
 /// `pg_type.typcategory` of ranges.

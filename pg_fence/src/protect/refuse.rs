@@ -3,11 +3,11 @@
 //! It is fired for rows that the WHEN condition of the trigger has turned away (`passes`), and for every TRUNCATE; it
 //! never lets one through. Invariant: the stored fence is told to those who could read it themselves.
 
-use crate::call::{Call, Reply};
-use crate::condition;
 use crate::errors::{Refused, RelationName, UnfencedWrite};
-use crate::passes;
+use crate::protect::condition;
+use crate::protect::passes;
 use crate::server;
+use crate::server::call::{Call, Reply};
 use crate::stats;
 use fence::resource::PlainVerdict;
 use pgrx::pg_sys::{self, Oid};

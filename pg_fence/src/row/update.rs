@@ -1,14 +1,14 @@
 //! Writes of a row under its claim.
 
-use crate::call::{Call, Reply, Rows};
-use crate::change::{Change, accepted_fence};
 use crate::errors::Refused;
-use crate::key::Key;
-use crate::patch::Patch;
-use crate::plans::Outcome;
-use crate::relation::Table;
+use crate::row::change::{Change, accepted_fence};
+use crate::row::key::Key;
+use crate::row::patch::Patch;
 use crate::server;
-use crate::statement::{Answer, Verb};
+use crate::server::call::{Call, Reply, Rows};
+use crate::table::plans::Outcome;
+use crate::table::relation::Table;
+use crate::table::statement::{Answer, Verb};
 use pgrx::pg_sys::Datum;
 
 /// `fenced_update(target regclass, key, fence bigint, patch jsonb, fence_column name)`: true written, false stale.

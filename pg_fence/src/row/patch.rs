@@ -4,10 +4,10 @@
 //! least one column, and neither the key, the fence nor a column that the server computes.
 
 use crate::errors::{ColumnProblem, PatchProblem, Refused};
-use crate::json::{Document, Json, Kind};
-use crate::literal::literal;
-use crate::relation::{Column, Table};
-use crate::text::c_string;
+use crate::row::literal::literal;
+use crate::server::json::{Document, Json, Kind};
+use crate::server::text::c_string;
+use crate::table::relation::{Column, Table};
 use pgrx::pg_sys::{self, Datum};
 
 /// The columns to change, in the order of jsonb, and their new values; `None` is null.

@@ -4,11 +4,11 @@
 //! one it names; it is compared by the operator of the primary key's own index.
 
 use crate::errors::{KeyProblem, Refused};
-use crate::json::{Document, Json, Kind};
-use crate::literal::{is_json, literal};
-use crate::relation::{KeyColumn, Table};
+use crate::row::literal::{is_json, literal};
+use crate::server::json::{Document, Json, Kind};
+use crate::server::text::{c_string, joined, text};
 use crate::server::{self, Input, Value};
-use crate::text::{c_string, joined, text};
+use crate::table::relation::{KeyColumn, Table};
 use pgrx::pg_sys::{self, Oid};
 use std::cmp::Ordering;
 use std::ffi::CString;

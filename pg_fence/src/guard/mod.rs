@@ -5,19 +5,21 @@
 //! not by row locks, because its queue is first come, first served: a stream of transactions that share it cannot
 //! starve one that wants to be alone. Invariant: a stamp is read, and written, only under that lock.
 
-use crate::call::{Call, Reply};
-use crate::change::accepted_number;
-use crate::counters::Counter;
+pub mod lock;
+
 use crate::errors::Refused;
-use crate::key::Key;
-use crate::lock::{LockMode, NamedLock};
-use crate::plans::{self, Connection, Values};
-use crate::relation::{Column, Table};
-use crate::reset;
+use crate::guard::lock::{LockMode, NamedLock};
+use crate::row::change::accepted_number;
+use crate::row::key::Key;
+use crate::row::reset;
+use crate::server::call::{Call, Reply};
+use crate::server::text::text;
 use crate::server::{self, AsOwner, Value};
-use crate::statement::{Answer, Statement, Verb};
 use crate::stats::Subject;
-use crate::text::text;
+use crate::stats::counters::Counter;
+use crate::table::plans::{self, Connection, Values};
+use crate::table::relation::{Column, Table};
+use crate::table::statement::{Answer, Statement, Verb};
 use fence::Fence;
 use fence::resource::Entry;
 use pgrx::pg_sys::{self, Datum, Oid};

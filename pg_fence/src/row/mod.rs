@@ -1,0 +1,13 @@
+//! The functions that claim, write and reset one row or many, from their arguments to the verdict.
+//!
+//! Not the statement that is run, which is in `table`, and not the rule, which is `fence::resource`.
+
+pub mod change;
+pub mod claim;
+pub mod claim_many;
+pub mod explain;
+pub mod key;
+pub mod literal;
+pub mod patch;
+pub mod reset;
+pub mod update;
