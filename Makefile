@@ -1,10 +1,10 @@
 # Everything that a person or CI does with this repository; `make help` lists it.
 #
-# Make only decides what is out of date: cargo builds, tests/setup fetches, tests/harness starts servers.
+# Make only decides what is out of date: cargo builds, tools/setup fetches, tools/harness starts servers.
 # PG_CONFIG=... and REDIS_SERVER=... choose servers of your own; CARGO_TARGET_DIR moves what is built.
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
-HARNESS := PYTHONPATH=tests python3 -m
+HARNESS := PYTHONPATH=tools python3 -m
 CARGO := cargo
 # Tests wait more than they compute. Workers take turns with what measures: see tests/conftest.py.
 WORKERS := -n 4
@@ -65,7 +65,7 @@ help:
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make bench       the speed of both halves against what users would run instead: 45 minutes, needs valgrind'
-	@echo 'make bench-quick a part of it in 5 minutes, compared with tests/bench/baseline.json'
+	@echo 'make bench-quick a part of it in 5 minutes, compared with tools/bench/baseline.json'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
 	@echo 'make down        stop what `make up` started'
 	@echo 'make build       the Redis module in target/release/libredis_fencelock.so, the extension in target/pg_fence/'
@@ -88,7 +88,7 @@ help:
 build: setup-demo module $(call extension,$(MAJOR))
 
 demo: build
-	@python3 tests/demo.py
+	@$(HARNESS) demo
 
 test: setup-test module drill extensions clients
 	$(CARGO) test $(FLAGS)
@@ -99,19 +99,19 @@ test-long: setup-test module drill extensions
 
 # Gets the runtimes that are missing from Debian's packages; fails where one cannot be had.
 test-clients: setup-test module extensions
-	cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster install
-	cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster build
+	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install
+	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster build
 	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest test_clients.py $(PYTEST_ARGS)
 
 # Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
 lab: build
-	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/lab/requirements.txt
-	cd tests && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
-	cd tests && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
+	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/lab/requirements.txt
+	cd tools && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
+	cd tools && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
 
 # RUNS, DURATION, SEED and KIND come from the environment: see `python -m chaos`.
 chaos: setup-test module extensions
-	cd tests && $(CURDIR)/target/venv/bin/python -m chaos
+	cd tools && $(CURDIR)/target/venv/bin/python -m chaos
 
 # Each fuzzer for FUZZ_SECONDS, with a new seed. The libFuzzer targets need a nightly toolchain of rustup and a C++ compiler.
 FUZZ_SECONDS := 180
@@ -123,26 +123,26 @@ fuzz: setup-test module extensions $(CARGO_FUZZ)
 	@set -e; for target in $(FUZZ_TARGETS); do \
 		echo "--- $$target"; mkdir -p $(FUZZ_HOME)/corpus/$$target; \
 		CARGO_TARGET_DIR=$(FUZZ_HOME)/target PATH="$(FUZZ_HOME)/bin:$$PATH" $(CARGO) +nightly fuzz run \
-			--fuzz-dir tests/fuzz/cargo $$target $(FUZZ_HOME)/corpus/$$target $(CURDIR)/tests/fuzz/cargo/seeds/$$target \
+			--fuzz-dir tools/fuzz/cargo $$target $(FUZZ_HOME)/corpus/$$target $(CURDIR)/tools/fuzz/cargo/seeds/$$target \
 			-- -artifact_prefix=$(FUZZ_HOME)/found- -max_total_time=$(FUZZ_SECONDS) -max_len=640 -verbosity=0 -print_final_stats=1; \
 	done
-	@set -e; cd tests; for fuzzer in $(FUZZ_LIVE); do \
+	@set -e; cd tools; for fuzzer in $(FUZZ_LIVE); do \
 		echo "--- $$fuzzer"; $(CURDIR)/target/venv/bin/python -m fuzz.$$fuzzer --seconds $(FUZZ_SECONDS); \
 	done
 
 $(CARGO_FUZZ):
 	$(CARGO) install --locked --quiet --root $(FUZZ_HOME) cargo-fuzz@0.13.2
 
-# Goes on when a cell fails, and fails at the end. Writes tests/matrix/results.json and the table of the README.
+# Goes on when a cell fails, and fails at the end. Writes tools/matrix/results.json and the table of the README.
 # Every client program runs in every cell.
 test-matrix: setup-test
-	@cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster install
-	@CLIENTS=all PYTHONPATH=tests $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
+	@cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install
+	@CLIENTS=all PYTHONPATH=tools $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
 
 bench bench-quick: setup-test module extensions $(LOAD)
-	cd tests && $(CURDIR)/target/venv/bin/python -m bench $(if $(findstring quick,$@),quick,full) $(LOAD) $(BENCH_ARGS)
+	cd tools && $(CURDIR)/target/venv/bin/python -m bench $(if $(findstring quick,$@),quick,full) $(LOAD) $(BENCH_ARGS)
 
-$(LOAD): tests/bench/load.rs
+$(LOAD): tools/bench/load.rs
 	rustc -O --edition 2021 -o $@ $<
 
 up: build
@@ -186,8 +186,8 @@ test-packages: deb tarball pgxn
 lint: setup-test
 	$(CARGO) fmt --all --check
 	cd tests/clients/rust && $(CARGO) fmt --check
-	cd tests/fuzz/cargo && $(CARGO) fmt --check
-	rustfmt --check --edition 2021 tests/bench/load.rs
+	cd tools/fuzz/cargo && $(CARGO) fmt --check
+	rustfmt --check --edition 2021 tools/bench/load.rs
 	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
 	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
 	set -e; for major in $(MAJORS); do \
@@ -211,17 +211,17 @@ clean:
 	rm -rf target
 
 setup-demo:
-	@tests/setup demo
+	@tools/setup demo
 
 # The reference of test_sequences.py takes its time here and not out of a test's: cargo builds the crate's test tools with it.
 setup-test:
-	@tests/setup test
+	@tools/setup test
 	@$(CARGO) build --quiet $(FLAGS) -p fence --example replay
 
 module: $(MODULE_BUILT)
 drill: $(DRILL)
 clients: setup-test
-	@cd tests && $(CURDIR)/target/venv/bin/python -m clients.roster build
+	@cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster build
 extensions: $(foreach major,$(MAJORS),$(call extension,$(major)))
 
 # The stamp, not the library, says that the library is the one without the drill.

@@ -6,8 +6,8 @@ RUN apt-get update && \
     apt-get install --yes --no-install-recommends python3 redis-tools postgresql-client && \
     rm -rf /var/lib/apt/lists/*
 WORKDIR /demo
-COPY tests/demo.py tests/demo_picture.py tests/demo_screen.py ./
-COPY tests/harness ./harness
+COPY tools/demo ./demo
+COPY tools/harness ./harness
 # nobody
 USER 65534
-ENTRYPOINT ["python3", "demo.py", "--picture", "/tmp/demo.svg"]
+ENTRYPOINT ["python3", "-m", "demo", "--picture", "/tmp/demo.svg"]

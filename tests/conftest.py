@@ -78,7 +78,7 @@ def start(make_redis):
 
 
 def _majors():
-    """The majors to run: the chosen server alone where PG_CONFIG names one, else all that tests/setup fetched."""
+    """The majors to run: the chosen server alone where PG_CONFIG names one, else all that tools/setup fetched."""
     return [None] if places.chosen_pg_config() else list(places.MAJORS)
 
 

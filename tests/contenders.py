@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import redis
 
 from harness import eventually
-from locks import acquire, release
+from harness.locks import acquire, release
 
 WAIT_MS = 400
 

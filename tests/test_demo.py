@@ -11,19 +11,19 @@ from xml.etree import ElementTree
 import pytest
 
 import conftest
-import demo_picture
+from demo import picture as demo_picture
 from harness import places
 from harness.progress import progress
 
-TESTS = places.ROOT / "tests"
-COMMITTED = TESTS / "demo.svg"
+TOOLS = places.ROOT / "tools"
+COMMITTED = TOOLS / "demo" / "demo.svg"
 
 
 def tell(picture, code="pass", output=subprocess.PIPE, **environment):
-    code = f"import demo, sys; {code}; sys.exit(demo.main(['--picture', {str(picture)!r}]))"
+    code = f"import sys; from demo import __main__ as demo; {code}; sys.exit(demo.main(['--picture', {str(picture)!r}]))"
     environment = {**os.environ, **environment}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=TESTS, stdout=output, text=True, timeout=100, env=environment)
+    return subprocess.run(command, cwd=TOOLS, stdout=output, text=True, timeout=100, env=environment)
 
 
 def words(picture):
@@ -56,9 +56,9 @@ def test_the_story_holds_on_servers_that_run_already(redis_server, r, pg, db, ds
         paths = ":".join(map(str, libraries))
         (tools / program.name).write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{paths}" exec "{program}" "$@"\n')
         (tools / program.name).chmod(0o755)
-    command = [sys.executable, "demo.py", "--picture", tmp_path / "demo.svg", "--redis-url", redis_server.url, "--database-url", dsn]
+    command = [sys.executable, "-m", "demo", "--picture", tmp_path / "demo.svg", "--redis-url", redis_server.url, "--database-url", dsn]
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    told = subprocess.run(command, cwd=TESTS, stdout=subprocess.PIPE, text=True, timeout=100, env=environment)
+    told = subprocess.run(command, cwd=TOOLS, stdout=subprocess.PIPE, text=True, timeout=100, env=environment)
     assert told.returncode == 0, told.stdout
     assert told.stdout.rstrip().endswith("claim first ended at 2.")
 

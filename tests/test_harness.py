@@ -26,8 +26,8 @@ from harness import (
 MAKE_LIST = places.ROOT / "Makefile"
 
 
-def run_python(code, *, cwd=places.ROOT / "tests", **kwargs):
-    """Start a Python of our own in tests/, with its output to read."""
+def run_python(code, *, cwd=places.ROOT / "tools", **kwargs):
+    """Start a Python of our own in tools/, with its output to read."""
     return subprocess.Popen([sys.executable, "-c", code], cwd=cwd, stdout=subprocess.PIPE, text=True, **kwargs)
 
 
@@ -132,7 +132,7 @@ def test_postgres_runs_from_a_checkout_in_a_closed_folder(tmp_path):
     closed.mkdir(mode=0o700)
     checkout = closed / "checkout"
     for source, inside in (
-        (places.ROOT / "tests" / "harness", "tests/harness"),
+        (places.ROOT / "tools" / "harness", "tools/harness"),
         (places.ROOT / "sql", "sql"),
         (places.SERVERS / "postgres-18", "target/servers/postgres-18"),
         (places.TARGET / "pg_fence", "target/pg_fence"),
@@ -144,7 +144,7 @@ def test_postgres_runs_from_a_checkout_in_a_closed_folder(tmp_path):
         "print(server.psql('CREATE EXTENSION pg_fence; SELECT 1'))\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
-    child = run_python(code, cwd=checkout / "tests", env={**environment, "TMPDIR": str(closed)})
+    child = run_python(code, cwd=checkout / "tools", env={**environment, "TMPDIR": str(closed)})
     assert child.communicate(timeout=60)[0].strip() == "1"
     assert child.returncode == 0
 
@@ -279,7 +279,7 @@ def test_the_clients_that_up_offers_work(play):
     commands = re.findall(r"^  (\S+/(?:redis-cli|psql) .*)$", said, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
-        done = subprocess.run(command, shell=True, cwd=places.ROOT / "tests", stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(command, shell=True, cwd=places.ROOT / "tools", stdout=subprocess.PIPE, text=True)
         assert (done.returncode, done.stdout.strip()) != (0, "")
         assert re.search(r"^\d+$|fenced_claim", done.stdout, re.MULTILINE)
 

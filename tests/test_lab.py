@@ -172,6 +172,6 @@ def test_the_readme_shows_each_plot_with_the_command_that_draws_it():
     text = (ROOT / "README.md").read_text()
     assert "make lab" in text
     for name in ("lost", "notice", "tick"):
-        assert f"(tests/lab/plots/{name}.svg)" in text
+        assert f"(tools/lab/plots/{name}.svg)" in text
         for kind in ("svg", "png"):
-            assert (ROOT / "tests" / "lab" / "plots" / f"{name}.{kind}").stat().st_size > 5_000
+            assert (ROOT / "tools" / "lab" / "plots" / f"{name}.{kind}").stat().st_size > 5_000

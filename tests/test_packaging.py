@@ -167,7 +167,7 @@ def test_the_compose_file_names_dockerfiles_that_are_there_and_arguments_of_the_
     text = (PACKAGING / "compose.yaml").read_text()
     named = re.findall(r"dockerfile: (\S+?) }", text)
     assert {places.ROOT / name for name in named} == set(DOCKERFILES)
-    said = subprocess.run([sys.executable, "demo.py", "--help"], cwd=places.ROOT / "tests", capture_output=True, text=True).stdout
+    said = subprocess.run([sys.executable, "-m", "demo", "--help"], cwd=places.ROOT / "tools", capture_output=True, text=True).stdout
     assert set(re.findall(r"- (--[a-z-]+)=", text)) == {"--redis-url", "--database-url"} <= set(re.findall(r"--[a-z-]+", said))
 
 
@@ -177,7 +177,7 @@ def test_the_files_of_the_demo_in_its_image_are_all_that_it_imports(tmp_path):
         *sources, to = line.split()
         for source in sources:
             subprocess.run(["cp", "-r", places.ROOT / source, tmp_path / to], check=True)
-    done = subprocess.run([sys.executable, "demo.py", "--help"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "demo", "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import redis
 
-from locks import acquire, inspect, release
+from harness.locks import acquire, inspect, release
 from recipes import EXAMPLES, example
 
 COUNTERS = """CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0);

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from harness import RedisServer
-from locks import FENCE_MAX, acquire, extend, inspect, release
+from harness.locks import FENCE_MAX, acquire, extend, inspect, release
 
 DAY_MS = 86_400_000
 HELD, FREE, NOT_A_LOCK, RESOURCE = b"held", b"free", b"not-a-lock", b"resource"

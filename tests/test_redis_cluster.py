@@ -16,7 +16,7 @@ from harness import eventually
 from harness.redis_calls import Closed, Line, Lines, Refused
 from harness.redis_cluster import RedisCluster
 from harness.redis_server import server_version
-from locks import LATE_S, acquire, extend, inspect, release
+from harness.locks import LATE_S, acquire, extend, inspect, release
 
 LONG_MS = 60_000
 # A slot that has moved is noticed once in a second.

@@ -20,7 +20,7 @@ from contenders import Contenders
 from harness import RedisServer, eventually
 from harness.redis_calls import Closed, Lines
 from harness.redis_sentinel import NAME, Sentinels
-from locks import LATE_S, NO_RETRY, acquire, extend, inspect, release
+from harness.locks import LATE_S, NO_RETRY, acquire, extend, inspect, release
 from test_redis_replication import FAST_SYNC, LAG_MS, assert_same_lease, digest, follow, wait_for_link, wait_until_equal
 
 LONG_MS = 60_000

@@ -7,8 +7,8 @@ import redis
 
 from harness import ServerFailed, eventually
 from harness.process import free_port
-from locks import FENCE_MAX, acquire, extend, inspect, release, wait_until_free
-from payloads import lock_payload
+from harness.locks import FENCE_MAX, acquire, extend, inspect, release, wait_until_free
+from harness.payloads import lock_payload
 
 HOUR_US = 3_600_000_000
 TEN_YEARS_MS = 10 * 366 * 86_400_000

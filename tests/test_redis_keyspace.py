@@ -14,8 +14,8 @@ import redis
 
 from harness import eventually
 from harness.redis_server import server_version
-from locks import LATE_S, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
-from payloads import lock_payload
+from harness.locks import LATE_S, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
+from harness.payloads import lock_payload
 
 # Where the lock `k` of database 0 is after each of these: (database, key) pairs.
 MOVES = {

@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 
 from harness import eventually
-from locks import FENCE_MAX, LATE_S, Lock, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
+from harness.locks import FENCE_MAX, LATE_S, Lock, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
 
 ODD_NAMES = {
     "empty": b"",

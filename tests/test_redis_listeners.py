@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from harness import eventually
-from locks import NO_RETRY, acquire, extend, release
+from harness.locks import NO_RETRY, acquire, extend, release
 
 LONG = pytest.mark.long
 LONG_MS = 3_600_000

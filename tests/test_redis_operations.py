@@ -9,7 +9,7 @@ import pytest
 
 from harness import RedisServer, ServerFailed, eventually, places
 from harness.redis_calls import Lines, Refused
-from locks import FENCE_MAX
+from harness.locks import FENCE_MAX
 
 LONG_MS = 60_000
 HOUR_US = 3_600_000_000

@@ -7,7 +7,7 @@ import pytest
 
 from harness import eventually
 from harness.redis_calls import Closed, Lines
-from locks import LATE_S
+from harness.locks import LATE_S
 
 LONG_MS = 60_000
 HELD = b"held"

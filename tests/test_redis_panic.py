@@ -15,7 +15,7 @@ import redis
 
 from harness import ServerFailed, eventually, places
 from harness.redis_server import server_version
-from locks import LATE_S, NO_RETRY, acquire, extend, inspect, release, wait_until_free
+from harness.locks import LATE_S, NO_RETRY, acquire, extend, inspect, release, wait_until_free
 
 SOURCES = places.ROOT / "redis_fencelock" / "src"
 

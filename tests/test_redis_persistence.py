@@ -13,8 +13,8 @@ import redis
 
 from harness import eventually, places
 from harness.redis_server import server_version
-from locks import FENCE_MAX, LATE_S, NO_RETRY, acquire, extend, inspect, release
-from payloads import prefix, record
+from harness.locks import FENCE_MAX, LATE_S, NO_RETRY, acquire, extend, inspect, release
+from harness.payloads import prefix, record
 
 AOF = {"appendonly": "yes", "appendfsync": "always", "auto-aof-rewrite-percentage": "0"}
 NO_PREAMBLE = AOF | {"aof-use-rdb-preamble": "no"}

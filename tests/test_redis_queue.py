@@ -18,7 +18,7 @@ import pytest
 
 from harness import RedisServer, eventually
 from harness.redis_calls import Closed, Line, Lines, Refused
-from locks import LATE_S
+from harness.locks import LATE_S
 
 LONG_MS = 60_000
 # A script that keeps the server busy for a while, some 150 ms, and then runs a command. It cannot look at the clock:

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from harness import eventually
-from locks import LATE_S, NO_RETRY, acquire, assert_ends_on_time, extend, inspect, release
+from harness.locks import LATE_S, NO_RETRY, acquire, assert_ends_on_time, extend, inspect, release
 
 # What a slow machine may need to send one command on.
 LAG_MS = 300

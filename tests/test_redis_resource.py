@@ -11,7 +11,7 @@ import redis
 
 from harness import eventually
 from harness.redis_calls import Lines, Refused
-from locks import FENCE_MAX
+from harness.locks import FENCE_MAX
 
 DAY_US = 86_400_000_000
 

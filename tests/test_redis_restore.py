@@ -9,8 +9,8 @@ import time
 import pytest
 import redis
 
-from locks import FENCE_MAX, acquire, extend, inspect, release
-from payloads import MODULE_EOF, crc64, lock_payload, module_id, prefix, record, seal, string
+from harness.locks import FENCE_MAX, acquire, extend, inspect, release
+from harness.payloads import MODULE_EOF, crc64, lock_payload, module_id, prefix, record, seal, string
 
 HOUR_US = 3_600_000_000
 TEN_YEARS_US = 10 * 366 * 86_400_000_000

@@ -17,8 +17,8 @@ import redis
 from contenders import Contenders
 from harness import RedisServer, ServerFailed, eventually, places
 from harness.redis_calls import Lines, encoded
-from locks import NO_RETRY, acquire, extend, inspect, release
-from payloads import MODULE_EOF, module_id, prefix, record, seal, string
+from harness.locks import NO_RETRY, acquire, extend, inspect, release
+from harness.payloads import MODULE_EOF, module_id, prefix, record, seal, string
 from test_redis_failover import EitherServer, last_fence
 from test_redis_replication import DEBUG, FAST_SYNC, follow, wait_for_link, wait_until_equal
 

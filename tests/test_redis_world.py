@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from frozen_clock import Clocks
+from harness.frozen_clock import Clocks
 from harness import RedisServer, eventually
 from harness.redis_calls import Closed, Lines, Refused
-from locks import FENCE_MAX, LATE_S
-from payloads import lock_payload
+from harness.locks import FENCE_MAX, LATE_S
+from harness.payloads import lock_payload
 
 LONG_MS = 60_000
 NOW, DEADLINE = "now", "deadline"

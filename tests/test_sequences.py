@@ -11,7 +11,7 @@ import time
 import psycopg
 import pytest
 
-from frozen_clock import FrozenRedis
+from harness.frozen_clock import FrozenRedis
 from harness import places
 from harness.redis_calls import Line, Refused
 from seeds import seed

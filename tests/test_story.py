@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,8 +19,8 @@ import redis
 
 import conftest
 import workers
-from harness import PostgresServer, eventually
-from locks import LATE_S, acquire, assert_ends_on_time, inspect, release
+from harness import PostgresServer, eventually, places
+from harness.locks import LATE_S, acquire, assert_ends_on_time, inspect, release
 from workers import Worker
 
 TIMES = 20
@@ -87,7 +86,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).parent,
+            env={**os.environ, "PYTHONPATH": str(places.ROOT / "tools")},
         )
 
     def hears(self):

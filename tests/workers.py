@@ -13,7 +13,7 @@ import time
 import psycopg
 import redis
 
-from locks import NO_RETRY, acquire, extend, release
+from harness.locks import NO_RETRY, acquire, extend, release
 
 CLAIM = "SELECT value FROM fenced_claim(NULL::counters, %s, %s)"
 READ = "SELECT value FROM counters WHERE id = %s"

@@ -1,20 +1,20 @@
-//! The kept inputs of the fuzz targets (`tests/fuzz/cargo`), run without a fuzzer: what was found stays mended.
+//! The kept inputs of the fuzz targets (`tools/fuzz/cargo`), run without a fuzzer: what was found stays mended.
 
-#[path = "../../tests/fuzz/cargo/src/arguments.rs"]
+#[path = "../../tools/fuzz/cargo/src/arguments.rs"]
 mod arguments;
-#[path = "../../tests/fuzz/cargo/src/codec.rs"]
+#[path = "../../tools/fuzz/cargo/src/codec.rs"]
 mod codec;
-#[path = "../../tests/fuzz/cargo/src/input.rs"]
+#[path = "../../tools/fuzz/cargo/src/input.rs"]
 mod input;
-#[path = "../../tests/fuzz/cargo/src/lease.rs"]
+#[path = "../../tools/fuzz/cargo/src/lease.rs"]
 mod lease;
-#[path = "../../tests/fuzz/cargo/src/queue.rs"]
+#[path = "../../tools/fuzz/cargo/src/queue.rs"]
 mod queue;
-#[path = "../../tests/fuzz/cargo/src/wheel.rs"]
+#[path = "../../tools/fuzz/cargo/src/wheel.rs"]
 mod wheel;
 
 fn run_all(target: &str, run: fn(&[u8])) {
-    let folder = format!("{}/../tests/fuzz/cargo/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/../tools/fuzz/cargo/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
     let mut inputs = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

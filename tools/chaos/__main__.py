@@ -21,7 +21,7 @@ def judge(run):
     if violations:
         path = Path(tempfile.gettempdir()) / f"history-{run.kind}-{run.seed}.jsonl"
         run.history.save(path)
-        violations.append(f"the history is in {path}; judge it again with: cd tests && python -m chaos check {path}")
+        violations.append(f"the history is in {path}; judge it again with: cd tools && python -m chaos check {path}")
     return violations
 
 

@@ -4,7 +4,7 @@ import json
 
 from harness import places
 
-FILE = places.ROOT / "tests" / "matrix" / "results.json"
+FILE = places.ROOT / "tools" / "matrix" / "results.json"
 
 
 def read():

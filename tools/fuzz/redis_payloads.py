@@ -13,7 +13,7 @@ import time
 from fuzz.campaign import Find, chances, main
 from harness import RedisServer, ServerFailed, eventually
 from harness.redis_calls import Closed, Line, Refused, encoded
-from payloads import MODULE_EOF, crc64, module_id, prefix, record, seal, string
+from harness.payloads import MODULE_EOF, crc64, module_id, prefix, record, seal, string
 
 TEN_YEARS_MS = 10 * 366 * 86_400_000
 HOUR_US = 3_600_000_000

@@ -13,7 +13,7 @@ import time
 import redis
 
 from harness import RedisServer, eventually
-from locks import NO_RETRY, acquire, inspect, release
+from harness.locks import NO_RETRY, acquire, inspect, release
 
 LOCK = "lock:delay"
 LEASE_MS = 60_000

@@ -322,7 +322,7 @@ def _pg_config(path):
     try:
         said = subprocess.run([str(path)], env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
     except OSError as error:
-        raise ServerFailed(f"{path}: {error.strerror}; run tests/setup, or name your own with PG_CONFIG=...") from None
+        raise ServerFailed(f"{path}: {error.strerror}; run tools/setup, or name your own with PG_CONFIG=...") from None
     lines = (line.split(" = ", 1) for line in said.splitlines() if " = " in line)
     return {name: Path(value) for name, value in lines}
 

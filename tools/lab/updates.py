@@ -20,7 +20,7 @@ import redis
 from psycopg.types.json import Jsonb
 
 from harness import PostgresServer, RedisServer, eventually
-from locks import NO_RETRY, acquire, inspect, release
+from harness.locks import NO_RETRY, acquire, inspect, release
 
 from . import losses
 
