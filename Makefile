@@ -101,7 +101,7 @@ test-long: setup-test module drill extensions
 test-clients: setup-test module extensions
 	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install
 	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster build
-	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest test_clients.py $(PYTEST_ARGS)
+	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest clients $(PYTEST_ARGS)
 
 # Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
 lab: build
@@ -213,7 +213,7 @@ clean:
 setup-demo:
 	@tools/setup demo
 
-# The reference of test_sequences.py takes its time here and not out of a test's: cargo builds the crate's test tools with it.
+# The reference of together/test_sequences.py takes its time here and not out of a test's: cargo builds the crate's test tools with it.
 setup-test:
 	@tools/setup test
 	@$(CARGO) build --quiet $(FLAGS) -p fence --example replay

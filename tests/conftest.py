@@ -1,7 +1,7 @@
 """Fixtures: real servers, started by the tests themselves, and real clients.
 
-`redis_server`, `r`, `lines`, `make_redis`, `start` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
-waiting. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
+`redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect` for PostgreSQL; `eventually` for waiting. The
+folders have some of their own. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
 
 `make test` runs several workers, each with servers of its own; a test that measures is marked `alone`.
 """
@@ -17,7 +17,6 @@ import redis
 import harness
 from clients import roster
 from harness import PostgresServer, RedisServer, places
-from harness.redis_calls import Lines
 
 # What every fresh database is copied from: making one takes some 30 ms, CREATE EXTENSION in each would take more.
 TEMPLATE = "fence_template"
@@ -55,34 +54,7 @@ def make_redis():
         server.close()
 
 
-@pytest.fixture
-def lines(r, redis_server):
-    """Raw connections to the shared server, which is empty."""
-    with Lines(redis_server.port) as lines:
-        yield lines
-        lines.drain()
-
-
-@pytest.fixture
-def start(make_redis):
-    """A factory of raw connections to servers of the test's own; takes make_redis' arguments."""
-    opened = []
-
-    def make(*args, **kwargs):
-        opened.append(Lines(make_redis(*args, **kwargs).port))
-        return opened[-1]
-
-    yield make
-    for lines in opened:
-        lines.__exit__()
-
-
-def _majors():
-    """The majors to run: the chosen server alone where PG_CONFIG names one, else all that tools/setup fetched."""
-    return [None] if places.chosen_pg_config() else list(places.MAJORS)
-
-
-@pytest.fixture(scope="session", params=_majors(), ids=lambda major: f"pg{major or 'own'}")
+@pytest.fixture(scope="session", params=places.majors_under_test(), ids=lambda major: f"pg{major or 'own'}")
 def pg(request):
     """The shared PostgreSQL server of one major."""
     server = PostgresServer(request.param).start()
@@ -121,22 +93,6 @@ def connect(dsn):
 def db(connect):
     """A psycopg connection to the fresh database, in autocommit."""
     return connect()
-
-
-@pytest.fixture
-def make_pg(pg):
-    """A factory of own PostgreSQL servers of the major under test, with PostgresServer's keyword arguments."""
-    servers = []
-
-    def make(**kwargs):
-        chosen = {} if places.chosen_pg_config() else {"major": pg.major}
-        server = PostgresServer(**chosen, **kwargs)
-        servers.append(server)
-        return server.start()
-
-    yield make
-    for server in servers:
-        server.close()
 
 
 @pytest.fixture(scope="session")
@@ -204,6 +160,6 @@ def _turn(item):
 
 def pytest_terminal_summary(terminalreporter):
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
-    if any(getattr(report, "nodeid", "").startswith("test_clients.py") for report in reports):
+    if any(getattr(report, "nodeid", "").startswith("clients/test_clients.py") for report in reports):
         for runtime, names in roster.absent().items():
             terminalreporter.write_line(f"NOT RUN: {', '.join(names)}: this machine lacks {runtime.name}")

@@ -57,6 +57,11 @@ def chosen_pg_config():
     return Path(chosen) if chosen else None
 
 
+def majors_under_test():
+    """The majors to run: the chosen server alone (None) where PG_CONFIG names one, else all that tools/setup fetched."""
+    return [None] if chosen_pg_config() else list(MAJORS)
+
+
 def pg_config_of(major):
     """The pg_config of a fetched major."""
     return _FETCHED_PG_CONFIG[major]

@@ -23,8 +23,8 @@ TESTS = places.ROOT / "tests"
 REPORTS = places.TARGET / "matrix"
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 # The tests of the other kind of server, and those of what is no server.
-NOT_FOR = {REDIS: ("test_pg_*.py",), POSTGRES: ("test_redis_*.py",)}
-NOT_OF_A_SERVER = ("test_harness.py", "test_matrix.py", "test_workflows.py")
+NOT_FOR = {REDIS: ("*/test_pg_*.py",), POSTGRES: ("*/test_redis_*.py",)}
+NOT_OF_A_SERVER = ("*/test_harness.py", "*/test_matrix.py", "*/test_workflows.py")
 
 
 def main(names):

@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-import conftest
 from demo import picture as demo_picture
 from harness import places
 from harness.progress import progress
@@ -42,7 +41,7 @@ def test_the_story_holds_and_ends_at_1_1_and_2(tmp_path):
     assert words(tmp_path / "demo.svg") == words(COMMITTED)
 
 
-@pytest.mark.parametrize("pg", conftest._majors()[:1], ids=lambda major: f"pg{major or 'own'}", indirect=True)
+@pytest.mark.parametrize("pg", places.majors_under_test()[:1], ids=lambda major: f"pg{major or 'own'}", indirect=True)
 def test_the_story_holds_on_servers_that_run_already(redis_server, r, pg, db, dsn, tmp_path):
     """Its table is there from an earlier run."""
     db.execute("CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)")

@@ -14,14 +14,13 @@ import threading
 import psycopg
 import pytest
 
-import conftest
 from clients import roster
 from harness import places
 
 EVERY = os.environ.get("CLIENTS") == "all"
 CLIENTS = [client for client in roster.CLIENTS if EVERY or roster.there(client.runtime)]
 # Majors differ in what the extension does, and that is tested elsewhere: the newest is enough to test a client.
-MAJORS = conftest._majors()[: None if EVERY else 1]
+MAJORS = places.majors_under_test()[: None if EVERY else 1]
 
 each_client = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 on_one_major = pytest.mark.parametrize("pg", MAJORS, ids=lambda major: f"pg{major or 'own'}", indirect=True)

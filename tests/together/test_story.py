@@ -17,7 +17,6 @@ import psycopg
 import pytest
 import redis
 
-import conftest
 import workers
 from harness import PostgresServer, eventually, places
 from harness.locks import LATE_S, acquire, assert_ends_on_time, inspect, release
@@ -329,7 +328,7 @@ def test_a_caller_tells_busy_from_lost_while_it_worked(make_worker, counter, r):
 @pytest.fixture
 def every_pg(redis_server, r):
     """A server of each major with a counter, all at once."""
-    servers = [PostgresServer(major).start() for major in conftest._majors()]
+    servers = [PostgresServer(major).start() for major in places.majors_under_test()]
     for server in servers:
         server.psql("CREATE EXTENSION pg_fence")
         make_counters(server.url(), 1)

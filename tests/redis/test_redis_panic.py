@@ -592,7 +592,7 @@ def test_a_snapshot_of_save_that_panicked_is_refused_at_the_start_and_loses_noth
 
 def rust_sources():
     """The module's sources by file name, without comments."""
-    return {path.name: re.sub(r"//.*", "", path.read_text()) for path in sorted(SOURCES.glob("**/*.rs"))}
+    return {str(path.relative_to(SOURCES)): re.sub(r"//.*", "", path.read_text()) for path in sorted(SOURCES.glob("**/*.rs"))}
 
 
 def callbacks_in_sources():

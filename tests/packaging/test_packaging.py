@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-import conftest
 from harness import places
 
 PACKAGING = places.ROOT / "packaging"
@@ -29,7 +28,7 @@ DOCKERFILES = sorted(PACKAGING.glob("*.Dockerfile"))
 @pytest.fixture
 def out(tmp_path, monkeypatch):
     """The folder of packages, and a major; one is enough. The libraries are those of the tests; git is not asked."""
-    major = conftest._majors()[0]
+    major = places.majors_under_test()[0]
     if major is None:
         said = subprocess.run([places.chosen_pg_config(), "--version"], check=True, capture_output=True, text=True)
         major = int(re.search(r"\d+", said.stdout)[0])
