@@ -1,7 +1,7 @@
 """Fixtures: real servers, started by the tests themselves, and real clients.
 
-`redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect` for PostgreSQL; `eventually` for waiting. The
-folders have some of their own. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
+`redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
+waiting. The folders have some of their own. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
 
 `make test` runs several workers, each with servers of its own; a test that measures is marked `alone`.
 """
@@ -93,6 +93,22 @@ def connect(dsn):
 def db(connect):
     """A psycopg connection to the fresh database, in autocommit."""
     return connect()
+
+
+@pytest.fixture
+def make_pg(pg):
+    """A factory of own PostgreSQL servers of the major under test, with PostgresServer's keyword arguments."""
+    servers = []
+
+    def make(**kwargs):
+        chosen = {} if places.chosen_pg_config() else {"major": pg.major}
+        server = PostgresServer(**chosen, **kwargs)
+        servers.append(server)
+        return server.start()
+
+    yield make
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture(scope="session")
