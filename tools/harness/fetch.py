@@ -16,7 +16,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from . import places
+from . import debian, places
 from .process import start_time
 from .progress import progress
 
@@ -34,8 +34,8 @@ _WHEELS = {
 
 # The files of newer Debians by their hashes, as `matrix.pin` wrote them.
 PINNED = places.ROOT / "tools" / "matrix" / "debian.json"
-DEBIAN_MIRROR = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-_SNAPSHOT = "https://snapshot.debian.org/archive/debian"
+# An archive of what Debian once had, by day: for pinned versions that the mirrors have moved on from.
+_SNAPSHOTS = os.environ.get("DEBIAN_SNAPSHOTS")
 _APT_HELPER = Path("/usr/lib/apt/apt-helper")
 
 REDIS_PACKAGES = ("redis-server", "redis-tools")
@@ -192,14 +192,15 @@ def _fetch_newer_debian(folder, name):
         raise FetchFailed(f"{name} comes from Debian's packages, and apt is not here")
     downloads = folder / "downloads"
     downloads.mkdir()
-    for mirror in (DEBIAN_MIRROR, f"{_SNAPSHOT}/{pinned['day']}T000000Z"):
+    archives = [f"{_SNAPSHOTS}/{pinned['day']}T000000Z"] if _SNAPSHOTS else []
+    for mirror in (*debian.mirrors(), *archives):
         left = {path: digest for path, digest in files.items() if not (downloads / Path(path).name).exists()}
         words = [w for path, digest in left.items() for w in (f"{mirror}/{path}", downloads / Path(path).name, f"SHA256:{digest}")]
         if words:
             subprocess.run([_APT_HELPER, "-qq", "-o", "APT::Sandbox::User=", "download-file", *words], check=False)
     missing = [path for path in files if not (downloads / Path(path).name).exists()]
     if missing:
-        raise FetchFailed(f"neither Debian nor its snapshots gave {', '.join(missing)}")
+        raise FetchFailed(f"no mirror gave {', '.join(missing)}: name one that has them in DEBIAN_MIRROR, or an archive in DEBIAN_SNAPSHOTS")
     for package in sorted(downloads.glob("*.deb")):
         _run("dpkg", "--extract", package, folder, advice="the package is damaged; run it again")
     shutil.rmtree(downloads)
@@ -263,16 +264,9 @@ class _Apt:
         ]
         if suite:
             sources = folder / "sources.list"
-            sources.write_text("".join(f"deb {place} {suite} main\n" for place in self._places_of_debian()))
+            sources.write_text("".join(f"deb {place} {suite} main\n" for place in debian.mirrors()))
             self._options += ["-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-"]
         subprocess.run(["apt-get", *self._options, "-qq", "update"], check=False)
-
-    def _places_of_debian(self):
-        """Where this system has its own release from; the others lie there too."""
-        release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-        command = ["apt-get", *self._options, "--print-uris", "update"]
-        said = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
-        return re.findall(rf"^'(\S+)/dists/{release}/InRelease'", said, re.MULTILINE)
 
     def unknown(self, packages):
         """Those of the packages that no source of this system offers."""

@@ -1,7 +1,7 @@
 """Writes debian.json anew: the files of the matrix' Debian servers, each by its hash.
 
 `PYTHONPATH=tools python3 -m matrix.pin` on a Debian machine. Run it to move on to newer versions; the day of the pins
-is where snapshot.debian.org has them once Debian's own mirrors have moved on.
+is where an archive of Debian (DEBIAN_SNAPSHOTS) has them once its mirrors have moved on.
 """
 
 import datetime
@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from harness.fetch import DEBIAN_MIRROR, PINNED
+from harness import debian
+from harness.fetch import PINNED
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 SUITES = {"trixie": ("trixie",), "sid": ("sid",), "experimental": ("sid", "experimental")}
@@ -60,7 +61,7 @@ class _Apt:
         for name in ("lists/partial", "cache/archives/partial"):
             (folder / name).mkdir(parents=True)
         sources = folder / "sources.list"
-        sources.write_text("".join(f"deb [signed-by={KEYRING}] {DEBIAN_MIRROR} {suite} main\n" for suite in suites))
+        sources.write_text("".join(f"deb [signed-by={KEYRING}] {debian.mirrors()[0]} {suite} main\n" for suite in suites))
         self._options = [
             *("-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=/dev/null"),
             *("-o", f"Dir::State={folder}", "-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"),
