@@ -5,7 +5,7 @@
 //! its codec; the model adds only the world around them. `Rule` holds what others do instead: each broken rule must be
 //! caught.
 
-use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Route, decode, encode};
 use fence::lock::lease::{self, Acquired, Caller, Hold, Lease, Millis, Now, Request, Terms};
 use fence::resource::{Entry, Step, Verdict};
 use fence::{Fence, Issuer};
@@ -568,7 +568,8 @@ impl Redis {
         issuer.observe(self.issuer.last());
         let lock = self.hold().map(|hold| {
             let mut buffer = [0; ENCODED_MAX];
-            let record = decode(encode(&hold, written, &mut buffer)).unwrap();
+            let record =
+                decode(encode(&hold, codec::Stamp::of_issuer(1, written), Notes::default(), &mut buffer)).unwrap();
             issuer.observe(record.fence().get());
             let client = OWNERS.iter().position(|&owner| owner == record.owner).unwrap();
             (record.lease(arrival, route), client)

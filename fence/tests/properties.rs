@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Reading, Route, Stamp, decode, encode};
+use fence::lock::ending::Ending;
 use fence::lock::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
 use fence::lock::queue::{LockName, Queues, Ticket};
 use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain};
@@ -356,6 +357,10 @@ proptest! {
         delay_us in prop_oneof![Just(0), 1..=LONGEST.as_micros()],
         ephemeral: bool,
         owner in prop::collection::vec(any::<u8>(), 1..=OWNER_MAX),
+        incarnation: u64,
+        reading: u64,
+        ended in prop::option::of((0..9u8).prop_map(Ending::numbered)),
+        keeps_expire: bool,
     ) {
         let clocks = Clocks { steady_us: ORIGIN_US, wall_us: ORIGIN_US + 7 };
         let granted_us = ORIGIN_US - held_us;
@@ -368,9 +373,11 @@ proptest! {
             ephemeral,
         };
         let mut buffer = [0; ENCODED_MAX];
-        let bytes = encode(&Hold { lease, owner: &owner }, clocks, &mut buffer);
+        let issued = Reading { incarnation, steady_us: reading };
+        let notes = Notes { ended, keeps_expire };
+        let bytes = encode(&Hold { lease, owner: &owner }, Stamp { clocks, issued }, notes, &mut buffer);
         let record = decode(bytes).unwrap();
-        prop_assert_eq!(record.owner, &owner[..]);
+        prop_assert_eq!((record.owner, record.notes, record.issued), (&owner[..], notes, Some(issued)));
         prop_assert_eq!(record.lease(clocks, Route::Stream), lease);
         prop_assert_eq!(record.lease(clocks, Route::File), lease);
     }
@@ -383,10 +390,10 @@ proptest! {
     ) {
         let mut bytes = bytes;
         if let Some(version) = bytes.first_mut() {
-            *version %= 3;
+            *version = *version % 2 + 1;
         }
         if let Some(flags) = bytes.get_mut(1) {
-            *flags %= 16;
+            *flags &= 0xdf;
         }
         if let Ok(record) = decode(&bytes) {
             for route in [Route::Stream, Route::File] {

@@ -145,6 +145,14 @@ impl Ctx {
         unsafe { api!(RedisModule_GetClientId)(self.0) }
     }
 
+    /// A number drawn at random, of 63 bits: as an integer of the protocol it is not negative.
+    pub fn random(self) -> u64 {
+        let mut bytes = [0; 8];
+        // SAFETY: pointer and length are of one array.
+        unsafe { api!(RedisModule_GetRandomBytes)(bytes.as_mut_ptr(), bytes.len()) };
+        u64::from_le_bytes(bytes) >> 1
+    }
+
     /// Closes a connection, if it is still there.
     pub fn close_client(self, client: u64) {
         // SAFETY: the server looks the number up.
@@ -228,10 +236,14 @@ impl Ctx {
         }
     }
 
-    /// Sends `DEL name` to the replicas and the append-only file.
-    pub fn replicate_del(self, name: Name) {
-        // SAFETY: the format asks for one string, which follows.
-        unsafe { api!(RedisModule_Replicate)(self.0, c"DEL".as_ptr(), c"s".as_ptr(), name.0) };
+    /// Sends `command name number word` to the replicas and the append-only file.
+    pub fn replicate_end(self, command: &CStr, name: Name, number: u64, word: &str) {
+        let format = c"slb".as_ptr();
+        let number = number as c_longlong;
+        // SAFETY: the format asks for a string, a long long, and bytes with their length, which follow.
+        unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, number, word.as_ptr(), word.len());
+        }
     }
 
     /// Sends `command number` to the replicas and the append-only file.

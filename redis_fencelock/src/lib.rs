@@ -168,6 +168,8 @@ const DRILL: Command = Command { name: c"fencelock._drill", handler: drill::on_d
 /// Run by replication and loading alone. Redis 8 hides them; elsewhere they are refused to clients.
 const INTERNAL_COMMANDS: &[Command] = &[
     Command { name: replication::APPLY, handler: replication::on_apply, flags: c"write", key: 1 },
+    Command { name: replication::END, handler: replication::on_end, flags: c"write", key: 1 },
+    Command { name: replication::CLOCK, handler: replication::on_clock, flags: c"write", key: 0 },
     Command { name: replication::FLOOR, handler: replication::on_floor, flags: c"write", key: 0 },
 ];
 
@@ -218,6 +220,7 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     let flags = ctx.flags();
     server().is_primary.set(flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0);
     server().in_cluster.set(flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0);
+    server().incarnation.set(ctx.random());
     config::set_defaults();
     config::read_arguments(arguments)?;
     let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_string()) };

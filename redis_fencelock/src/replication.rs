@@ -2,10 +2,15 @@
 //!
 //! Nothing is decided here, least of all by a clock: a replica and a file that is read back store what they are told.
 //! Invariant: a user cannot run them; and what is not told is nothing that a replica or a file could miss.
+//!
+//! A file with a command that its reader does not know is not loaded, so there are no others in a version to come: it
+//! adds words behind those of today, which are ignored, and fields and flags to the record.
 
 use std::ffi::{CStr, c_int};
 
+use fence::lock::args;
 use fence::lock::codec::{self, Route};
+use fence::lock::ending::Ending;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, ServerInfo, callback, warn};
@@ -14,6 +19,10 @@ use crate::server::server;
 
 /// Carries a hold to replicas and append-only files.
 pub(crate) const APPLY: &CStr = c"FENCELOCK._APPLY";
+/// Carries the end of a hold.
+pub(crate) const END: &CStr = c"FENCELOCK._END";
+/// Carries a reading of the clock of leases.
+pub(crate) const CLOCK: &CStr = c"FENCELOCK._CLOCK";
 /// Carries the last issued fence.
 pub(crate) const FLOOR: &CStr = c"FENCELOCK._FLOOR";
 
@@ -46,6 +55,45 @@ callback! {
 }
 
 callback! {
+    /// `FENCELOCK._END key fence reason`: removes the hold with that fence. Another hold, or another type, stays.
+    pub(crate) fn on_end(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
+    {
+        let ctx = Ctx(ctx);
+        let Some([_, key, fence, reason]) = words(argv, argc) else { return ctx.wrong_arity() };
+        if route(ctx).is_none() {
+            return ctx.reply_error(INTERNAL);
+        }
+        match args::fence(fence.bytes()) {
+            Ok(fence) => Slot::end(ctx, key, fence, Ending::named(reason.bytes())),
+            Err(bad) => return ctx.reply_error(&format!("ERR {bad}")),
+        }
+        ctx.replicate_verbatim();
+        ctx.reply_ok()
+    }
+}
+
+callback! {
+    /// `FENCELOCK._CLOCK incarnation microseconds`: what the primary reads on its clock of leases.
+    pub(crate) fn on_clock(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
+    {
+        let ctx = Ctx(ctx);
+        let Some([_, _incarnation, _steady_us]) = words(argv, argc) else { return ctx.wrong_arity() };
+        if route(ctx).is_none() {
+            return ctx.reply_error(INTERNAL);
+        }
+        ctx.reply_ok()
+    }
+}
+
+callback! {
     /// `FENCELOCK._FLOOR fence`: no fence at or below this one is issued from now on.
     pub(crate) fn on_floor(
         ctx: *mut raw::RedisModuleCtx,
@@ -58,7 +106,7 @@ callback! {
         if route(ctx).is_none() {
             return ctx.reply_error(INTERNAL);
         }
-        match fence::lock::args::fence(fence.bytes()) {
+        match args::fence(fence.bytes()) {
             Ok(fence) => server().observe(fence.get()),
             Err(bad) => return ctx.reply_error(&format!("ERR {bad}")),
         }
@@ -106,7 +154,8 @@ fn route(ctx: Ctx) -> Option<Route> {
     }
 }
 
+/// The first words of a command. What a later version has behind them is ignored.
 fn words<const N: usize>(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Option<[Name; N]> {
     // SAFETY: the server passes `argc` strings, alive until the command returns.
-    (argc as usize == N).then(|| std::array::from_fn(|position| Name(unsafe { *argv.add(position) })))
+    (argc as usize >= N).then(|| std::array::from_fn(|position| Name(unsafe { *argv.add(position) })))
 }

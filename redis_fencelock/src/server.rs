@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::rc::Rc;
 
-use fence::lock::codec::{self, Clocks, Record, Route};
+use fence::lock::codec::{self, Clocks, Record, Route, Stamp};
 use fence::lock::lease::{Hold, Millis, Now};
 use fence::lock::queue::{LockName, Queues};
 use fence::{Fence, Issuer};
@@ -52,6 +52,8 @@ pub(crate) struct Server {
     /// The cheap monotonic clock, or the other where there is none.
     rough_clock: c_int,
     issuer: Cell<Issuer>,
+    /// The number of this run: see `codec::Reading`.
+    pub incarnation: Cell<u64>,
     pub index: RefCell<Index>,
     pub reaper: Reaper,
     pub queues: RefCell<Queues<Rc<Waiter>>>,
@@ -97,6 +99,7 @@ impl Server {
             stepped_us: Cell::new(0),
             rough_clock: if clock_us(CLOCK_MONOTONIC_COARSE) == 0 { CLOCK_MONOTONIC } else { CLOCK_MONOTONIC_COARSE },
             issuer: Cell::default(),
+            incarnation: Cell::default(),
             index: RefCell::new(Index::new(origin_us)),
             reaper: Reaper::default(),
             queues: RefCell::new(Queues::new(origin_us)),
@@ -139,6 +142,11 @@ impl Server {
     /// Both clocks by two readings, for what is written to a file or read from one: no cron runs meanwhile.
     pub fn exact_clocks(&self) -> Clocks {
         Clocks { steady_us: self.steady_us(), wall_us: clock_us(CLOCK_REALTIME) }
+    }
+
+    /// The moment of writing a record.
+    pub fn stamp(&self, clocks: Clocks) -> Stamp {
+        Stamp::of_issuer(self.incarnation.get(), clocks)
     }
 
     /// Called by the server's cron: follows a step of the wall clock. Without one both clocks run at the same rate.

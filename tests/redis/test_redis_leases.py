@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 
 from harness import eventually
+from test_redis_replication import INTERNAL
 from harness.locks import FENCE_MAX, LATE_S, Lock, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
 
 ODD_NAMES = {
@@ -532,7 +533,7 @@ def test_a_read_only_script_may_inspect_and_nothing_else(r, call):
     assert inspect(r, "k").hold == (b"A", fence)
 
 
-@pytest.mark.parametrize("words", [("_APPLY", "k", "x"), ("_FLOOR", "9000000000000000")], ids=["_APPLY", "_FLOOR"])
+@pytest.mark.parametrize("words", INTERNAL, ids=[words[0] for words in INTERNAL])
 @pytest.mark.parametrize("way", ["directly", "MULTI", "script"])
 def test_users_cannot_run_the_internal_commands(r, words, way):
     name, *args = words

@@ -22,6 +22,7 @@ SOURCES = places.ROOT / "redis_fencelock" / "src"
 # Callbacks that are not drilled by their names, each with the reason.
 OUT_OF_REACH = {
     "aux_save_if_any": "drilled in place of aux_save where the server, from Redis 7.2 on, calls it",
+    "on_clock": "no primary sends it yet",
     "set_fence_clock": "called while the module loads, when no drill can have been ordered",
 }
 
@@ -162,6 +163,22 @@ def on_apply(drill):
     assert inspect(replica, "k") is None
     extend(drill.client, "k", "A", 600_000)
     eventually(lambda: inspect(replica, "k").hold, inspect(drill.client, "k").hold, retry_on=(AttributeError,))
+    return replica
+
+
+@drills("on_end")
+def on_end(drill):
+    """A replica that could not store an end keeps the lock, and is put right by the next holder."""
+    replica = drill.replica()
+    acquire(drill.client, "k", "A", 600_000)
+    eventually(lambda: inspect(replica, "k"))
+    drill.order(replica)
+    release(drill.client, "k", "A")
+    acquire(drill.client, "other", "A", 600_000)
+    eventually(lambda: inspect(replica, "other"))
+    assert inspect(replica, "k").owner == b"A"
+    fence = acquire(drill.client, "k", "B", 600_000)
+    eventually(lambda: inspect(replica, "k").hold, (b"B", fence))
     return replica
 
 

@@ -253,7 +253,8 @@ def test_the_append_only_file_holds_effects_and_no_command_of_a_user(make_redis,
     written = (b"".join(file.read_bytes() for file in (server.data_dir / "appendonlydir").glob("*.incr.aof"))).upper()
     assert [written.count(name) for name in (b"FENCELOCK.ACQUIRE", b"FENCELOCK.EXTEND", b"FENCELOCK.RELEASE")] == [0] * 3
     # Two grants and one extension that was not refused; one release and one lease that ran out.
-    assert (written.count(b"FENCELOCK._APPLY"), written.count(b"\r\nDEL\r\n")) == (3, 2)
+    assert (written.count(b"FENCELOCK._APPLY"), written.count(b"FENCELOCK._END"), written.count(b"\r\nDEL\r\n")) == (3, 2, 0)
+    assert (written.count(b"RELEASED"), written.count(b"EXPIRED")) == (1, 1)
 
 
 @pytest.mark.parametrize("program", ["check-rdb", "check-aof"])
@@ -298,7 +299,7 @@ def test_a_snapshot_with_a_lock_that_cannot_be_read_is_refused_and_named(make_re
     file = server.data_dir / "dump.rdb"
     snapshot = file.read_bytes()
     at = snapshot.index(b"OWNER") - len(record(fence=1, owner=b""))
-    assert snapshot[at] == 1
+    assert snapshot[at] == 2
     assert prefix()[1:] in snapshot
     file.write_bytes(snapshot[:at] + b"\x63" + snapshot[at + 1 :])
     with pytest.raises(Exception, match="a lock is refused while loading"):

@@ -76,7 +76,7 @@ def test_our_checksum_and_our_payload_are_those_of_the_server(r):
     assert seal(dump[:-10], int.from_bytes(dump[-10:-8], "little")) == dump
     assert dump.startswith(prefix())
     assert crc64(b"123456789") == 0xE9C6D914C4B8D9CA
-    assert module_id() & 1023 == 1
+    assert module_id() & 1023 == 2
 
 
 def test_a_payload_that_is_right_is_taken(target):
@@ -100,10 +100,15 @@ def test_a_payload_that_is_right_is_taken(target):
         {"fence": 2**63},
         {"fence": 2**64 - 1},
         {"version": 0},
-        {"version": 2},
+        {"version": 3},
         {"version": 255},
+        {"version": 1, "flags": 8},
+        {"version": 1, "flags": 64},
         {"flags": 8},
+        {"flags": 32},
         {"flags": 255},
+        {"fields": bytes([0x80, 0])},
+        {"fields": bytes([1, 9, 1])},
         {"owner": b""},
         {"owner": b"x" * 513},
         {"owner": b"x" * 2**20},
@@ -137,6 +142,14 @@ def test_a_field_out_of_range_is_refused_and_nothing_is_stored(target, fields):
         {"flags": 4, "extra": bytes(8)},
         {"flags": 7, "extra": TEN_YEARS_US.to_bytes(8, "little") * 2, "held_us": 2**64 - 1},
         {"left_us": -(2**63), "flags": 7, "extra": TEN_YEARS_US.to_bytes(8, "little") * 2},
+        {"issued": (0, 0)},
+        {"issued": (2**64 - 1, 2**64 - 1)},
+        {"flags": 16 | 64 | 128},
+        {"fields": b""},
+        {"fields": bytes([1, 1, 4, 0x7F, 3, 0, 0, 0])},
+        {"fields": bytes([9, 255, *range(255)]) * 8},
+        {"version": 1},
+        {"version": 1, "flags": 7, "extra": bytes(16)},
     ],
     ids=shown,
 )
@@ -152,7 +165,7 @@ def test_a_field_at_its_edge_is_taken_and_harms_nothing(target, fields):
 
 
 def test_a_module_encoding_of_the_future_is_refused(target):
-    for encoding in (0, 2, 1_023):
+    for encoding in (0, 3, 1_023):
         payload = seal(prefix(encoding=encoding) + string(record(fence=1)) + bytes([MODULE_EOF]))
         with pytest.raises(redis.ResponseError):
             target.restore("k", 0, payload)
@@ -229,8 +242,9 @@ def test_records_of_random_fields_harm_nothing(target):
             written_us=number(),
             held_us=number(),
             left_us=number(),
-            flags=chance.choice([0, 0, 1, 2, 3, 4, 6, 7, 8, 255]),
-            version=chance.choice([1, 1, 1, 1, 0, 2]),
+            issued=(number(), number()),
+            flags=chance.choice([0, 0, 1, 2, 3, 4, 6, 7, 8, 16, 64, 255]),
+            version=chance.choice([1, 1, 2, 2, 0, 3]),
             extra=b"".join(number().to_bytes(8, "little") for _ in range(chance.randrange(3))),
             owner=chance.randbytes(chance.choice([0, 1, 8, 36, 512, 513])),
         )

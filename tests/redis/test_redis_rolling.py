@@ -1,7 +1,8 @@
-"""Two versions of the module at once: what an older one has written is read, and what a newer one writes is refused by name.
+"""Two versions of the module at once: what an older one has written is read, and what a newer one writes is read as far as it
+says, or refused by name.
 
-There is one version so far. So the older side is today's module and records of version 1 that are kept here byte for byte; the
-newer side is a primary made by hand.
+The older side is records of version 1 that are kept here byte for byte, and today's module; the newer side is a primary made
+by hand.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from contenders import Contenders
 from harness import RedisServer, ServerFailed, eventually, places
 from harness.redis_calls import Lines, encoded
 from harness.locks import NO_RETRY, acquire, extend, inspect, release
-from harness.payloads import MODULE_EOF, module_id, prefix, record, seal, string
+from harness.payloads import MODULE_EOF, crc64, module_id, prefix, record, seal, string
 from test_redis_failover import EitherServer, last_fence
 from test_redis_replication import DEBUG, FAST_SYNC, follow, wait_for_link, wait_until_equal
 
@@ -28,6 +29,8 @@ LONG_MS = 60_000
 PLAIN_1 = bytes.fromhex("0100 f9172e716c610600 f9172e716c610600 0000000000000000 0087930300000000") + b"first"
 ALL_1 = bytes.fromhex("0107 fa172e716c610600 7a9c4c716c610600 80841e0000000000 0087930300000000")
 ALL_1 += bytes.fromhex("804a5d0500000000 404b4c0000000000") + b"second"
+# The last issued fence in a snapshot of version 1: 1795968243472378, and the type's encoding 1.
+AUX_1 = bytes.fromhex("f781 7de9dc7a5a1c9001 0201 0281 0006616c712e17fa 00")
 FENCES = 1_795_968_243_472_377, 1_795_968_243_472_378
 
 
@@ -135,7 +138,7 @@ def snapshot(start):
 def at_record(snapshot):
     """Where the record of `OWNER` begins."""
     at = snapshot.index(b"OWNER") - len(record(fence=1, owner=b""))
-    assert snapshot[at] == 1
+    assert snapshot[at] == 2
     return at
 
 
@@ -145,7 +148,7 @@ def with_record_version(snapshot, version):
 
 
 def with_type_encoding(snapshot, encoding):
-    mine = struct.pack(">Q", module_id(encoding=1))
+    mine = struct.pack(">Q", module_id())
     # The last place: the first is that of the last issued fence.
     at = snapshot.rindex(mine)
     return snapshot[:at] + struct.pack(">Q", module_id(encoding=encoding)) + snapshot[at + 8 :]
@@ -167,12 +170,19 @@ def assert_holds_of_version_1(client, passed_ms):
 
 
 def test_the_kept_records_are_what_the_payload_tools_make_and_what_the_module_writes(start):
-    assert record(fence=FENCES[0], written_us=FENCES[0], owner=b"first") == PLAIN_1
-    fields = {"held_us": 2_000_000, "flags": 7, "extra": struct.pack("<QQ", 90_000_000, 5_000_000), "owner": b"second"}
+    assert record(fence=FENCES[0], written_us=FENCES[0], owner=b"first", version=1) == PLAIN_1
+    fields = {"version": 1, "held_us": 2_000_000, "flags": 7, "extra": struct.pack("<QQ", 90_000_000, 5_000_000), "owner": b"second"}
     assert record(fence=FENCES[1], written_us=FENCES[1] + 2_000_000, **fields) == ALL_1
-    _, client = start()
+    _, client = start(config={"rdbcompression": "no"})
     fence = acquire(client, "k", "first", LONG_MS)
-    assert PLAIN_1[:2] + struct.pack("<Q", fence) in client.dump("k")
+    dump = client.dump("k")
+    at = dump.index(bytes([2, 0]) + struct.pack("<Q", fence))
+    written_us, held_us, left_us, incarnation, reading = struct.unpack_from("<5Q", dump, at + 10)
+    # A server writes and reads in one moment, and draws its number at random.
+    kept = record(fence=fence, written_us=written_us, held_us=held_us, left_us=left_us, issued=(incarnation, reading), owner=b"first")
+    assert kept in dump
+    assert incarnation > 2**32
+    assert abs(written_us - reading) < 60_000_000
 
 
 def test_a_replica_stores_what_a_primary_of_version_1_sends(start, primary_with, snapshot):
@@ -204,7 +214,7 @@ def test_a_file_of_version_1_is_loaded(start, kind):
     records = {key: one[:10] + struct.pack("<Q", now_us) + one[18:] for key, one in records.items()}
     if kind == "snapshot":
         for key, one in records.items():
-            client.restore(key, 0, seal(prefix() + string(one) + bytes([MODULE_EOF])))
+            client.restore(key, 0, seal(prefix(encoding=1) + string(one) + bytes([MODULE_EOF])))
         client.save()
     began = time.monotonic()
     server.kill()
@@ -217,25 +227,57 @@ def test_a_file_of_version_1_is_loaded(start, kind):
     assert sorted(client.keys()) == [b"all", b"k", b"plain"]
 
 
+def test_the_last_fence_of_a_snapshot_of_version_1_is_loaded(make_redis):
+    assert AUX_1[2:10] == struct.pack(">Q", module_id(encoding=1))
+    server = make_redis()
+    server.kill()
+    body = b"REDIS0010" + AUX_1 + bytes([0xFE, 0, 0xFF])
+    (server.data_dir / "dump.rdb").write_bytes(body + struct.pack("<Q", crc64(body)))
+    server.start()
+    with redis.Redis(port=server.port, protocol=2) as client:
+        assert last_fence(client) == FENCES[1]
+
+
 # --- what a newer one writes
+
+
+def test_a_replica_reads_over_what_a_newer_primary_says_may_be_ignored(start, primary_with, snapshot):
+    """More words, flags and fields; a reason that is not known yet."""
+    primary = primary_with(snapshot)
+    server, replica = start()
+    replica.replicaof("127.0.0.1", primary.port)
+    newer = {"flags": 0xC0, "fields": bytes([1, 1, 99, 0x7F, 2, 5, 5])}
+    for key in ("kept", "ended"):
+        primary.send("FENCELOCK._APPLY", key, record(fence=FENCES[0], owner=b"A", **newer), "more", "words")
+    primary.send("FENCELOCK._CLOCK", 7, 8, "more")
+    primary.send("FENCELOCK._END", "kept", FENCES[1], "released", "more")
+    primary.send("FENCELOCK._END", "ended", FENCES[0], "whatever", "more")
+    primary.send("FENCELOCK._END", "none", FENCES[0], "whatever")
+    primary.send("SET", "text", "stays")
+    primary.send("FENCELOCK._END", "text", FENCES[0], "released")
+    primary.send("FENCELOCK._FLOOR", FENCES[1] + 10, "more")
+    eventually(lambda: last_fence(replica) >= FENCES[1] + 10, within_s=20)
+    assert inspect(replica, "kept").hold == (b"A", FENCES[0])
+    assert (replica.exists("ended"), replica.get("text")) == (0, b"stays")
+    assert "CRITICAL" not in server.log()
 
 
 def test_a_replica_says_that_the_stream_is_newer_and_stores_none_of_it(start, primary_with, snapshot):
     primary = primary_with(snapshot)
     server, replica = start()
     replica.replicaof("127.0.0.1", primary.port)
-    primary.send("FENCELOCK._APPLY", "newer", b"\x02" + PLAIN_1[1:])
+    primary.send("FENCELOCK._APPLY", "newer", b"\x03" + PLAIN_1[1:])
     primary.send("FENCELOCK._APPLY", "plain", PLAIN_1)
     # It goes on with what it can read.
     eventually(lambda: inspect(replica, "plain"), within_s=20)
     assert inspect(replica, "newer") is None
-    assert "a replicated lock cannot be read: Version(2); is the primary's module newer?" in server.log()
+    assert "a replicated lock cannot be read: Version(3); is the primary's module newer?" in server.log()
     assert server.pid
 
 
 @pytest.mark.parametrize("newer", [with_record_version, with_type_encoding])
 def test_a_replica_refuses_a_snapshot_that_is_newer_and_names_the_reason(start, primary_with, snapshot, newer):
-    primary = primary_with(newer(snapshot, 2))
+    primary = primary_with(newer(snapshot, 3))
     server, replica = start()
     replica.replicaof("127.0.0.1", primary.port)
     primary._online.wait(20)
@@ -251,7 +293,7 @@ def test_a_replica_refuses_a_snapshot_that_is_newer_and_names_the_reason(start, 
 def test_a_server_does_not_start_from_a_snapshot_that_is_newer(make_redis, snapshot, newer):
     server = make_redis()
     server.kill()
-    (server.data_dir / "dump.rdb").write_bytes(newer(snapshot, 2))
+    (server.data_dir / "dump.rdb").write_bytes(newer(snapshot, 3))
     with pytest.raises(ServerFailed):
         server.start()
     assert refusals(server.log())
@@ -263,15 +305,15 @@ def test_a_server_that_loads_a_newer_append_only_file_names_the_reason(make_redi
     server.kill()
     [file] = (server.data_dir / "appendonlydir").glob("*.incr.aof")
     with file.open("ab") as end:
-        end.write(encoded(("FENCELOCK._APPLY", "newer", b"\x02" + PLAIN_1[1:])))
+        end.write(encoded(("FENCELOCK._APPLY", "newer", b"\x03" + PLAIN_1[1:])))
     with contextlib.suppress(ServerFailed):
         server.start()
-    assert "a replicated lock cannot be read: Version(2)" in server.log()
+    assert "a replicated lock cannot be read: Version(3)" in server.log()
 
 
 def refusals(log):
     """What the module said of a version that it does not read."""
-    said = ("a lock is refused while loading: Version(2)", "a lock in encoding 2 cannot be read: this module reads 1")
+    said = ("a lock is refused while loading: Version(3)", "a lock in encoding 3 cannot be read: this module reads up to 2")
     return [line for line in log.splitlines() if any(words in line for words in said)]
 
 

@@ -338,7 +338,7 @@ class Game:
 
     def odd_lock_command(self):
         """A lock command with words missing or of whatever kind, or one that is not for users."""
-        name = "FENCELOCK." + self.pick([*LOCK_COMMANDS, "_APPLY", "_FLOOR", "NONE"])
+        name = "FENCELOCK." + self.pick([*LOCK_COMMANDS, "_APPLY", "_END", "_CLOCK", "_FLOOR", "NONE"])
         pool = [*WILD, *OWNERS[:3], *BAD_NUMBERS, *BAD_FENCES, b"WAIT", b"RETRY", b"FENCE", b"10"]
         return [name, *(self.pick(pool) for _ in range(self.chance.randrange(6)))]
 

@@ -27,7 +27,7 @@ NO_TTL = -1
 # How the core itself ends when what it reads as the next key, behind a value of another length, was there before.
 CORE_REFUSAL = "Duplicated key found in RDB file"
 CRASHES = ("crashed by signal", "Guru Meditation", "ASSERTION FAILED", "internal error", "AddressSanitizer")
-PLAIN_AUX = bytes([2, 1, 2, 5, MODULE_EOF])
+PLAIN_AUX = bytes([2, 1, 2, 5]) + string(b"") + bytes([MODULE_EOF])
 KEYS = [b"k", b"", b"y" * 127, b"y" * 128, b"y" * 17_000]
 
 
@@ -195,7 +195,12 @@ def records():
     """Records of locks with every kind of terms and of owners."""
     extras = [b"", bytes(8), (60_000_000).to_bytes(8, "little"), (10**6).to_bytes(8, "little") * 2]
     terms = list(zip([0, 2, 4, 7], extras, strict=True))
-    return [record(fence=now_us(), owner=owner, flags=flags, extra=extra) for owner in OWNERS for flags, extra in terms]
+    kinds = [{"version": 1}, {}, {"fields": bytes([1, 1, 4])}, {"issued": (2**64 - 1, 0), "flags": 16}]
+    return [
+        record(**{"fence": now_us(), "owner": owner, "extra": extra, **kind, "flags": flags | kind.get("flags", 0)})
+        for owner in OWNERS
+        for (flags, extra), kind in zip(terms, kinds, strict=True)
+    ]
 
 
 def snapshot(chance, dumps, *, aux=None, version=10, mutated=mutated):
@@ -204,7 +209,7 @@ def snapshot(chance, dumps, *, aux=None, version=10, mutated=mutated):
     locks = chance.randrange(4) if dumps else 0
     only = chance.choice([None, chance.randrange(locks + 1), locks])
     change = [mutated if only in (None, number) else as_it_was for number in range(locks + 1)]
-    saved_aux = bytes([2, 1]) + bytes([2, 0x81]) + struct.pack(">Q", now_us()) + bytes([MODULE_EOF])
+    saved_aux = bytes([2, 1, 2, 0x81]) + struct.pack(">Q", now_us()) + string(b"") + bytes([MODULE_EOF])
     saved_aux = change[0](chance, saved_aux, [saved_aux]) if aux is None else aux
     parts = [b"REDIS%04d" % version]
     parts.append(bytes([0xF7, 0x81]) + struct.pack(">Q", module_id()) + saved_aux)
@@ -232,6 +237,11 @@ def append_only(chance, mutated=mutated):
         commands.append(["FENCELOCK._APPLY", key, mutated(chance, chance.choice(known), known)])
         if chance.randrange(6) == 0:
             commands.append(["FENCELOCK._FLOOR", chance.choice([*EDGES, now_us(), b"x", b"", b"-1"])])
+        if chance.randrange(6) == 0:
+            reason = chance.choice([b"released", b"expired", b"later", b"", b"\0" * 300])
+            commands.append(["FENCELOCK._END", key, chance.choice([*EDGES, now_us(), b"x", b""]), reason])
+        if chance.randrange(6) == 0:
+            commands.append(["FENCELOCK._CLOCK", *(chance.choice([*EDGES, now_us(), b"x", b""]) for _ in range(2))])
         if chance.randrange(9) == 0:
             commands.append(chance.choice([["DEL", key], ["SET", key, "x"], ["PEXPIREAT", key, 1], ["FLUSHALL"]]))
     return b"".join(encoded(words) for words in commands)
@@ -365,7 +375,7 @@ class Everything:
         for name, (play, arguments) in plays.items():
             if self.files == 0:
                 # Choices that put locks into both files.
-                found = play(chances(3, "as it was"), *arguments, mutated=as_it_was)
+                found = play(chances(4, "as it was"), *arguments, mutated=as_it_was)
                 assert found, f"{name}: {found} locks in a file that nobody changed"
             changes = []
             found = play(chance, *arguments, mutated=noted(changes))

@@ -1,6 +1,6 @@
 """Payloads of RESTORE for a lock, as DUMP makes them and as an attacker would.
 
-Knows the format of a dump (type, module id, record, version, CRC64) and of version 1 of the record. Invariant: what
+Knows the format of a dump (type, module id, record, version, CRC64) and of versions 1 and 2 of the record. Invariant: what
 `seal` returns has a right checksum, whatever is inside, so that the module is what has to refuse it.
 """
 
@@ -10,8 +10,9 @@ import time
 RDB_TYPE_MODULE_2 = 7
 MODULE_STRING = 5
 MODULE_EOF = 0
+FIELDS = 8
 RDB_VERSION = 10
-ENCODING = 1
+ENCODING = 2
 _NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
@@ -61,12 +62,27 @@ def string(data):
     return bytes([MODULE_STRING, 0x80]) + struct.pack(">I", len(data)) + data
 
 
-def record(*, fence, written_us=None, held_us=0, left_us=60_000_000, owner=b"restored", version=1, flags=0, extra=b""):
-    """The record of one hold."""
+def record(
+    *,
+    fence,
+    written_us=None,
+    held_us=0,
+    left_us=60_000_000,
+    issued=(1, 1),
+    owner=b"restored",
+    version=2,
+    flags=0,
+    extra=b"",
+    fields=None,
+):
+    """The record of one hold. `issued`: incarnation and reading, which version 1 lacks. `extra`: the terms of the flags."""
     if written_us is None:
         written_us = time.time_ns() // 1_000
-    numbers = (number % 2**64 for number in (fence, written_us, held_us, left_us))
-    return struct.pack("<BBQQQQ", version, flags, *numbers) + extra + owner
+    numbers = (fence, written_us, held_us, left_us, *(issued if version != 1 else ()))
+    if fields is not None:
+        flags |= FIELDS
+        extra += struct.pack("<H", len(fields)) + fields
+    return struct.pack("<BB", version, flags) + b"".join(struct.pack("<Q", number % 2**64) for number in numbers) + extra + owner
 
 
 def lock_payload(**fields):

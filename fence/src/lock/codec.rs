@@ -1,29 +1,50 @@
 //! The one encoding of a stored hold: in snapshots, in the append-only file and in the replication stream.
 //!
-//! Not a memory layout. It carries spans and the wall time at which it was written, so that the reader can place them on
-//! its own clock.
+//! Not a memory layout. It carries spans, the wall time at which it was written and the reading of the issuer's clock of
+//! leases, so that the reader can place them on its own clock.
 //! Invariant: what `encode` wrote `decode` reads back; any other bytes are an error and never a panic.
 //!
-//! Version 1, integers little-endian: version u8, flags u8, fence u64, written u64, held u64, left i64, then longest hold
-//! u64 and delay u64 if flagged, then the owner to the end.
+//! Version 2, integers little-endian: version u8, flags u8, fence u64, written u64, held u64, left i64, incarnation u64,
+//! reading u64, then longest hold u64 and delay u64 if flagged, then, if flagged, the length u16 of the fields and the
+//! fields, then the owner to the end. A field is a tag u8, a length u8 and that many bytes.
+//! Version 1 is the same without incarnation, reading and fields. It is read and no longer written.
+//!
+//! What a later version adds: of the flags, the two highest bits may be ignored by who does not know them, and the others
+//! must be understood. Of the tags, those below 128 may be ignored.
 
 use crate::fence::Fence;
+use crate::lock::ending::Ending;
 use crate::lock::lease::{Hold, LONGEST, Lease, OWNER_MAX};
 
 /// The version that is written.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+/// The version that had neither the issuer's clock nor fields.
+const FIRST_VERSION: u8 = 1;
 /// The most bytes that `encode` writes.
-pub const ENCODED_MAX: usize = 2 + 6 * 8 + OWNER_MAX;
+pub const ENCODED_MAX: usize = 2 + 8 * 8 + size_of::<u16>() + ENDED_FIELD + OWNER_MAX;
 
 const EPHEMERAL: u8 = 1;
 const MAX_HOLD: u8 = 2;
 const DELAY: u8 = 4;
+const FIELDS: u8 = 8;
+const KEEPS_EXPIRE: u8 = 16;
+const IGNORABLE_FLAGS: u8 = 0xc0;
+
+/// The field that says why the hold before this one ended: the number of an ending.
+const ENDED: u8 = 1;
+const ENDED_FIELD: usize = 3;
+/// Tags from here on must be understood.
+const MUST_UNDERSTAND: u8 = 0x80;
 
 /// A hold as it was when it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     /// The bytes the client chose.
     pub owner: &'a [u8],
+    /// What came along with the hold.
+    pub notes: Notes,
+    /// The clock of leases on which it was written; `None` in version 1.
+    pub issued: Option<Reading>,
     fence: Fence,
     written_us: u64,
     held_us: u64,
@@ -31,6 +52,15 @@ pub struct Record<'a> {
     max_hold_us: Option<u64>,
     delay_us: u64,
     ephemeral: bool,
+}
+
+/// What a record says beside the hold.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Notes {
+    /// Why the hold that this one replaces ended.
+    pub ended: Option<Ending>,
+    /// The time to live that a user set on the key stays. Without this a record takes it away.
+    pub keeps_expire: bool,
 }
 
 /// How a record came here.
@@ -51,6 +81,31 @@ pub struct Clocks {
     pub wall_us: u64,
 }
 
+/// A reading of the clock of leases of an issuer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    /// Which run of which server as a primary: a number drawn at random. Readings compare within one alone.
+    pub incarnation: u64,
+    /// Microseconds on that clock.
+    pub steady_us: u64,
+}
+
+/// The moment of writing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// The time of the writer.
+    pub clocks: Clocks,
+    /// The same moment on the issuer's clock of leases.
+    pub issued: Reading,
+}
+
+impl Stamp {
+    /// The moment at an issuer, which writes on its own clock.
+    pub const fn of_issuer(incarnation: u64, clocks: Clocks) -> Stamp {
+        Stamp { clocks, issued: Reading { incarnation, steady_us: clocks.steady_us } }
+    }
+}
+
 /// Why bytes are no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Corrupt {
@@ -58,8 +113,10 @@ pub enum Corrupt {
     Version(u8),
     /// Fewer bytes than the fields need.
     Truncated,
-    /// A flag that this version does not know.
+    /// Flags that must be understood, and that this version does not know.
     Flags(u8),
+    /// A field that must be understood, and that this version does not know.
+    Field(u8),
     /// A number that no server issues as a fence.
     Fence(u64),
     /// A span above the longest that exists, in microseconds.
@@ -68,14 +125,18 @@ pub enum Corrupt {
     OwnerLength(usize),
 }
 
-/// Writes `hold` into `buffer` as of `clocks` and returns the bytes used.
-pub fn encode<'b>(hold: &Hold, clocks: Clocks, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
+/// Writes `hold` into `buffer` as of `stamp` and returns the bytes used.
+pub fn encode<'b>(hold: &Hold, stamp: Stamp, notes: Notes, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
     let lease = &hold.lease;
+    let Stamp { clocks, issued } = stamp;
     let max_hold = (lease.limit_us != u64::MAX).then(|| lease.limit_us.saturating_sub(lease.granted_us));
     let delay = (lease.delay_us != 0).then_some(lease.delay_us);
-    let flags = if lease.ephemeral { EPHEMERAL } else { 0 }
-        | if max_hold.is_some() { MAX_HOLD } else { 0 }
-        | if delay.is_some() { DELAY } else { 0 };
+    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+    let flags = flag(lease.ephemeral, EPHEMERAL)
+        | flag(max_hold.is_some(), MAX_HOLD)
+        | flag(delay.is_some(), DELAY)
+        | flag(notes.ended.is_some(), FIELDS)
+        | flag(notes.keeps_expire, KEEPS_EXPIRE);
     let left_us = lease.deadline_us.wrapping_sub(clocks.steady_us); // negative in two's complement once it has passed
     let held_us = clocks.steady_us.saturating_sub(lease.granted_us);
 
@@ -85,11 +146,15 @@ pub fn encode<'b>(hold: &Hold, clocks: Clocks, buffer: &'b mut [u8; ENCODED_MAX]
         used += bytes.len();
     };
     put(&[VERSION, flags]);
-    for field in [lease.fence.get(), clocks.wall_us, held_us, left_us] {
-        put(&field.to_le_bytes());
+    for number in [lease.fence.get(), clocks.wall_us, held_us, left_us, issued.incarnation, issued.steady_us] {
+        put(&number.to_le_bytes());
     }
-    for field in [max_hold, delay].into_iter().flatten() {
-        put(&field.to_le_bytes());
+    for number in [max_hold, delay].into_iter().flatten() {
+        put(&number.to_le_bytes());
+    }
+    if let Some(ending) = notes.ended {
+        put(&(ENDED_FIELD as u16).to_le_bytes());
+        put(&[ENDED, 1, ending.number()]);
     }
     put(&hold.owner[..hold.owner.len().min(OWNER_MAX)]);
     &buffer[..used]
@@ -99,18 +164,25 @@ pub fn encode<'b>(hold: &Hold, clocks: Clocks, buffer: &'b mut [u8; ENCODED_MAX]
 /// the spans, the owner. Times in the past are harmless.
 pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
     let (&[version, flags], mut rest) = bytes.split_first_chunk().ok_or(Corrupt::Truncated)?;
-    if version != VERSION {
-        return Err(Corrupt::Version(version));
-    }
-    if flags & !(EPHEMERAL | MAX_HOLD | DELAY) != 0 {
+    let known = match version {
+        VERSION => EPHEMERAL | MAX_HOLD | DELAY | FIELDS | KEEPS_EXPIRE | IGNORABLE_FLAGS,
+        FIRST_VERSION => EPHEMERAL | MAX_HOLD | DELAY,
+        _ => return Err(Corrupt::Version(version)),
+    };
+    if flags & !known != 0 {
         return Err(Corrupt::Flags(flags));
     }
     let fence = take(&mut rest)?;
     let written_us = take(&mut rest)?;
     let held_us = take(&mut rest)?;
     let left_us = take(&mut rest)? as i64;
+    let issued = match version {
+        FIRST_VERSION => None,
+        _ => Some(Reading { incarnation: take(&mut rest)?, steady_us: take(&mut rest)? }),
+    };
     let max_hold_us = if flags & MAX_HOLD != 0 { Some(span(take(&mut rest)?)?) } else { None };
     let delay_us = if flags & DELAY != 0 { span(take(&mut rest)?)? } else { 0 };
+    let ended = if flags & FIELDS != 0 { ended(fields(&mut rest)?)? } else { None };
     if left_us > 0 {
         span(left_us as u64)?;
     }
@@ -118,8 +190,49 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
         return Err(Corrupt::OwnerLength(rest.len()));
     }
     let fence = Fence::new(fence).ok_or(Corrupt::Fence(fence))?;
+    let notes = Notes { ended, keeps_expire: flags & KEEPS_EXPIRE != 0 };
     let ephemeral = flags & EPHEMERAL != 0;
-    Ok(Record { owner: rest, fence, written_us, held_us, left_us, max_hold_us, delay_us, ephemeral })
+    Ok(Record { owner: rest, notes, issued, fence, written_us, held_us, left_us, max_hold_us, delay_us, ephemeral })
+}
+
+/// Cuts the fields off.
+fn fields<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Corrupt> {
+    let (length, after) = rest.split_first_chunk().ok_or(Corrupt::Truncated)?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    let (fields, after) = after.split_at_checked(length).ok_or(Corrupt::Truncated)?;
+    *rest = after;
+    Ok(fields)
+}
+
+/// Why the hold before ended, if a field says so. Of a field that comes twice the last counts.
+fn ended(fields: &[u8]) -> Result<Option<Ending>, Corrupt> {
+    let mut ended = None;
+    read_fields(fields, |tag, content| {
+        if let (ENDED, &[number, ..]) = (tag, content) {
+            ended = Some(Ending::numbered(number));
+        }
+    })?;
+    Ok(ended)
+}
+
+/// Reads the fields beside the last fence of a snapshot. There are none yet: those of a later version may be ignored, or
+/// are an error.
+pub fn read_snapshot_fields(fields: &[u8]) -> Result<(), Corrupt> {
+    read_fields(fields, |_, _| ())
+}
+
+/// Calls `take` with each tag that may be ignored.
+fn read_fields(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) -> Result<(), Corrupt> {
+    while !fields.is_empty() {
+        let (&[tag, length], after) = fields.split_first_chunk().ok_or(Corrupt::Truncated)?;
+        let (content, after) = after.split_at_checked(usize::from(length)).ok_or(Corrupt::Truncated)?;
+        fields = after;
+        if tag >= MUST_UNDERSTAND {
+            return Err(Corrupt::Field(tag));
+        }
+        take(tag, content);
+    }
+    Ok(())
 }
 
 fn take(rest: &mut &[u8]) -> Result<u64, Corrupt> {
@@ -174,9 +287,23 @@ mod tests {
     };
     const PLAIN: Lease = Lease { limit_us: u64::MAX, delay_us: 0, ephemeral: false, ..LEASE };
     const WRITTEN: Clocks = Clocks { steady_us: 11_000_000, wall_us: 500_000_000 };
+    const ISSUED: Reading = Reading { incarnation: 77, steady_us: 12_000_000 };
+    const ENDED: Notes = Notes { ended: Some(Ending::Stolen), keeps_expire: false };
+    /// Where the owner of a plain lease begins.
+    const OWNER_AT: usize = 50;
+
+    fn noted(lease: Lease, notes: Notes) -> Vec<u8> {
+        let stamp = Stamp { clocks: WRITTEN, issued: ISSUED };
+        encode(&Hold { lease, owner: b"me" }, stamp, notes, &mut [0; ENCODED_MAX]).to_vec()
+    }
 
     fn encoded(lease: Lease) -> Vec<u8> {
-        encode(&Hold { lease, owner: b"me" }, WRITTEN, &mut [0; ENCODED_MAX]).to_vec()
+        noted(lease, Notes::default())
+    }
+
+    /// The same hold as version 1 wrote it.
+    fn of_version_1(bytes: &[u8]) -> Vec<u8> {
+        [&[1], &bytes[1..34], &bytes[50..]].concat()
     }
 
     #[test]
@@ -217,6 +344,54 @@ mod tests {
     }
 
     #[test]
+    fn what_came_along_is_read_back() {
+        for notes in [Notes::default(), ENDED, Notes { keeps_expire: true, ..ENDED }] {
+            for lease in [LEASE, PLAIN] {
+                let bytes = noted(lease, notes);
+                let record = decode(&bytes).unwrap();
+                assert_eq!((record.owner, record.notes, record.issued), (&b"me"[..], notes, Some(ISSUED)));
+                assert_eq!(record.lease(WRITTEN, Route::Stream), lease);
+            }
+        }
+    }
+
+    #[test]
+    fn version_1_is_read() {
+        for lease in [LEASE, PLAIN] {
+            let bytes = of_version_1(&encoded(lease));
+            let record = decode(&bytes).unwrap();
+            assert_eq!((record.owner, record.notes, record.issued), (&b"me"[..], Notes::default(), None));
+            assert_eq!(record.lease(WRITTEN, Route::Stream), lease);
+        }
+        let mut flagged = of_version_1(&encoded(PLAIN));
+        flagged[1] = KEEPS_EXPIRE;
+        assert_eq!(decode(&flagged), Err(Corrupt::Flags(KEEPS_EXPIRE)));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_ignored_or_refused_as_it_says() {
+        let with = |flags: u8, fields: &[u8]| {
+            let good = encoded(PLAIN);
+            let length = (fields.len() as u16).to_le_bytes();
+            [&[VERSION, flags], &good[2..OWNER_AT], &length, fields, b"me"].concat()
+        };
+        let ended = |bytes: &[u8]| decode(bytes).map(|record| record.notes.ended);
+        assert_eq!(decode(&with(0x20, b"")), Err(Corrupt::Flags(0x20)));
+        assert_eq!(ended(&with(FIELDS | 0xc0, &[9, 2, 1, 1])), Ok(None));
+        assert_eq!(ended(&with(FIELDS, &[9, 0, super::ENDED, 1, 4, 0x7f, 1, 1])), Ok(Some(Ending::Stolen)));
+        // A longer one of a later version begins as it does today.
+        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 3, 1, 8, 8])), Ok(Some(Ending::Released)));
+        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 0])), Ok(None));
+        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 1, 200])), Ok(Some(Ending::Unknown)));
+        assert_eq!(ended(&with(FIELDS, b"")), Ok(None));
+        assert_eq!(ended(&with(FIELDS, &[0x80, 0])), Err(Corrupt::Field(0x80)));
+        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 1, 4, 0xff, 1, 1])), Err(Corrupt::Field(0xff)));
+        for cut in [&[9][..], &[9, 1], &[super::ENDED, 2, 1]] {
+            assert_eq!(ended(&with(FIELDS, cut)), Err(Corrupt::Truncated), "{cut:?}");
+        }
+    }
+
+    #[test]
     fn every_field_is_bounded() {
         let good = encoded(PLAIN);
         let with = |at: usize, field: &[u8]| {
@@ -224,16 +399,16 @@ mod tests {
             bytes[at..at + field.len()].copy_from_slice(field);
             bytes
         };
-        assert_eq!(decode(&with(0, &[2])), Err(Corrupt::Version(2)));
-        assert_eq!(decode(&with(1, &[0x80])), Err(Corrupt::Flags(0x80)));
+        assert_eq!(decode(&with(0, &[0])), Err(Corrupt::Version(0)));
+        assert_eq!(decode(&with(0, &[3])), Err(Corrupt::Version(3)));
         assert_eq!(decode(&with(2, &0u64.to_le_bytes())), Err(Corrupt::Fence(0)));
         assert_eq!(decode(&with(2, &(1u64 << 53).to_le_bytes())), Err(Corrupt::Fence(1 << 53)));
         assert_eq!(decode(&with(26, &i64::MAX.to_le_bytes())), Err(Corrupt::Span(i64::MAX as u64)));
-        for length in 0..34 {
+        for length in 0..OWNER_AT {
             assert_eq!(decode(&good[..length]), Err(Corrupt::Truncated), "{length} bytes");
         }
-        assert_eq!(decode(&good[..34]), Err(Corrupt::OwnerLength(0)));
-        let long = [&good[..34], &[b'x'; OWNER_MAX + 1]].concat();
+        assert_eq!(decode(&good[..OWNER_AT]), Err(Corrupt::OwnerLength(0)));
+        let long = [&good[..OWNER_AT], &[b'x'; OWNER_MAX + 1]].concat();
         assert_eq!(decode(&long), Err(Corrupt::OwnerLength(OWNER_MAX + 1)));
     }
 }

@@ -5,6 +5,7 @@
 //! Invariant: a refused request returns facts and changes nothing; a lease that has ended is never revived.
 
 use crate::fence::{Fence, Issuer};
+use crate::lock::ending::Ending;
 
 /// The longest lease, wait, hold or delay that exists: ten years. Nothing above it is issued, so nothing above it is loaded.
 pub const LONGEST: Millis = Millis(10 * 366 * 24 * 3_600 * 1_000);
@@ -145,6 +146,18 @@ impl Lease {
     /// The lease as it is when it runs out at `now_us`, before its time: its connection closed.
     pub fn run_out(self, now_us: u64) -> Lease {
         Lease { deadline_us: self.deadline_us.min(now_us), ..self }
+    }
+
+    /// Why it has ended when it is replaced or removed at `now_us` in good order: while it is live, because its holder gave
+    /// it back.
+    pub const fn ending(&self, now_us: u64) -> Ending {
+        if self.is_live(now_us) {
+            Ending::Released
+        } else if self.is_at_limit() {
+            Ending::MaxHold
+        } else {
+            Ending::Expired
+        }
     }
 
     /// The time left at `now_us`, rounded up: at least 1 ms while the lease is live, else 0.
@@ -403,6 +416,16 @@ mod tests {
         assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::RanOut));
         assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::RanOut));
         assert!(acquire(by_a(lease), false, retry, &mut issuer, at(30 * MS)).is_ok());
+    }
+
+    #[test]
+    fn a_lease_ends_by_its_holder_by_time_or_by_its_longest_hold() {
+        let (plain, bounded) = (granted(ttl(10)), granted(Terms { max_hold: Some(Millis(10)), ..ttl(20) }));
+        let ending = |lease: Lease, at_ms| lease.ending(at_ms * MS);
+        assert_eq!([ending(plain, 9), ending(bounded, 9)], [Ending::Released; 2]);
+        assert_eq!((ending(plain, 10), ending(bounded, 10)), (Ending::Expired, Ending::MaxHold));
+        // Its connection closed before.
+        assert_eq!(ending(bounded.run_out(4 * MS), 5), Ending::Expired);
     }
 
     #[test]

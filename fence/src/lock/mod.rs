@@ -4,5 +4,6 @@
 
 pub mod args;
 pub mod codec;
+pub mod ending;
 pub mod lease;
 pub mod queue;

@@ -6,7 +6,9 @@
 
 use std::ffi::CStr;
 
-use fence::lock::codec::{self, Clocks, ENCODED_MAX, Record, Route};
+use fence::Fence;
+use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Record, Route};
+use fence::lock::ending::Ending;
 use fence::lock::lease::{Hold, Lease};
 use fence::lock::queue::LockName;
 
@@ -14,7 +16,7 @@ use crate::counters::Count;
 use crate::ffi::{Content, Ctx, Key, Name};
 use crate::lock::value::Value;
 use crate::queue::handover;
-use crate::replication::APPLY;
+use crate::replication::{APPLY, END};
 use crate::server::{Arrival, server};
 use crate::timer::reaper;
 
@@ -119,13 +121,13 @@ impl Slot {
 
     /// Stores a new hold.
     pub fn grant(&mut self, hold: &Hold, clocks: Clocks) {
-        self.note_end(clocks.steady_us);
+        let ended = self.note_end(clocks.steady_us);
         let had_value = self.value.is_some();
         self.store(server().add(hold, self.arrival()));
         if had_value {
             self.key.clear_expire();
         }
-        self.written(hold, clocks);
+        self.written(hold, clocks, Notes { ended, ..Notes::default() });
         server().stats.count_for(self.lock(), Count::Grants);
         self.tell(Event::Granted);
     }
@@ -137,18 +139,19 @@ impl Slot {
         reaper::arm(lease.deadline_us);
         handover::look_again(self, self.lock(), clocks.steady_us);
         self.key.clear_expire();
-        self.written(&value.hold(), clocks);
+        self.written(&value.hold(), clocks, Notes::default());
     }
 
     /// Removes the hold that is there.
     pub fn remove(&mut self, now_us: u64) {
-        self.note_end(now_us);
+        let ended = self.note_end(now_us).unwrap_or(Ending::Unknown);
         let Some(value) = self.value.take() else { return };
+        let fence = value.lease().fence;
         server().index.borrow_mut().remove(value);
         self.key.delete();
         self.ctx.signal_modified(self.name);
         if self.must_tell() {
-            self.ctx.replicate_del(self.name);
+            self.ctx.replicate_end(END, self.name, fence.get(), ended.word());
         }
     }
 
@@ -161,10 +164,21 @@ impl Slot {
         };
         let mut slot = Slot::around(ctx, name, key, value, false);
         slot.store(server().apply(record, route, slot.arrival()));
-        if value.is_some() {
+        if value.is_some() && !record.notes.keeps_expire {
             slot.key.clear_expire();
         }
         ctx.signal_modified(name);
+    }
+
+    /// Removes the hold that has ended as the primary or the append-only file says; a later one stays.
+    pub fn end(ctx: Ctx, name: Name, fence: Fence, _reason: Ending) {
+        let key = ctx.open(name);
+        let Content::Lock(value) = key.content() else { return };
+        if value.lease().fence == fence {
+            server().index.borrow_mut().remove(value);
+            key.delete();
+            ctx.signal_modified(name);
+        }
     }
 
     /// Files the lock under the name that its key has now.
@@ -206,25 +220,26 @@ impl Slot {
         self.lock
     }
 
-    /// What is to be told of a hold before it is replaced or removed.
-    fn note_end(&mut self, now_us: u64) {
-        let Some(value) = self.value else { return };
+    /// What is to be told of a hold before it is replaced or removed. Returns why it has ended.
+    fn note_end(&mut self, now_us: u64) -> Option<Ending> {
+        let value = self.value?;
         let lease = value.lease();
         self.note_run_out(now_us);
         server().stats.held(self.lock(), lease.held_us(now_us));
         if lease.ephemeral {
             server().ephemeral.borrow_mut().unbind(lease.fence);
         }
+        Some(lease.ending(now_us))
     }
 
     fn arrival(&self) -> Arrival<'static> {
         Arrival { db: self.lock.db, key: self.lock.name }
     }
 
-    /// Sends the hold that is there to the replicas once more, with the time that is left now.
+    /// Sends the hold that is there to the replicas once more, with the time that is left now. Nothing else changes.
     pub fn send_again(&self, clocks: Clocks) {
         if let Some(hold) = self.hold() {
-            self.send(&hold, clocks);
+            self.send(&hold, clocks, Notes { keeps_expire: true, ..Notes::default() });
         }
     }
 
@@ -236,9 +251,9 @@ impl Slot {
         old.leave_keyspace();
     }
 
-    fn written(&self, hold: &Hold, clocks: Clocks) {
+    fn written(&self, hold: &Hold, clocks: Clocks, notes: Notes) {
         self.ctx.signal_modified(self.name);
-        self.send(hold, clocks);
+        self.send(hold, clocks, notes);
     }
 
     /// Whether the caller is to tell what it wrote. If not, this has counted it for the next snapshot.
@@ -250,11 +265,11 @@ impl Slot {
         is_heard
     }
 
-    fn send(&self, hold: &Hold, clocks: Clocks) {
+    fn send(&self, hold: &Hold, clocks: Clocks, notes: Notes) {
         if !self.must_tell() {
             return;
         }
         let mut buffer = [0; ENCODED_MAX];
-        self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, clocks, &mut buffer));
+        self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, server().stamp(clocks), notes, &mut buffer));
     }
 }

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use fence::Fence;
-use fence::lock::codec::{self, Clocks, ENCODED_MAX};
+use fence::lock::codec::{self, ENCODED_MAX, Notes};
 use fence::lock::lease::{Hold, Lease};
 use fence::lock::queue::LockName;
 use fence::wheel::Links;
@@ -24,7 +24,9 @@ use crate::server::{Arrival, server};
 /// The name of the type in snapshots: nine characters, for ever.
 const TYPE_NAME: &CStr = c"fencelock";
 /// The version of what the type writes around the record, which has a version of its own.
-const ENCODING: c_int = 1;
+const ENCODING: c_int = 2;
+/// In the first one nothing followed the last fence.
+const FIRST_ENCODING: c_int = 1;
 
 /// The keyspace uses the value.
 const IN_KEYSPACE: u8 = 1;
@@ -436,7 +438,7 @@ callback! {
     fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else fail_the_save();
     {
         if let Some(value) = Value::from_raw(value) {
-            Io(io).save_bytes(encoded(&value, server().exact_clocks(), &mut [0; ENCODED_MAX]));
+            Io(io).save_bytes(encoded(&value, &mut [0; ENCODED_MAX]));
         }
     }
 }
@@ -445,7 +447,7 @@ callback! {
     fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else fail_the_save();
     {
         if let Some(value) = Value::from_raw(value) {
-            Io(io).emit_blob(APPLY, Name(key), encoded(&value, server().exact_clocks(), &mut [0; ENCODED_MAX]));
+            Io(io).emit_blob(APPLY, Name(key), encoded(&value, &mut [0; ENCODED_MAX]));
         }
     }
 }
@@ -460,15 +462,16 @@ fn fail_the_save() {
     }
 }
 
-fn encoded<'b>(value: &Value, clocks: Clocks, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
-    codec::encode(&value.hold(), clocks, buffer)
+fn encoded<'b>(value: &Value, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
+    let server = server();
+    codec::encode(&value.hold(), server.stamp(server.exact_clocks()), Notes::default(), buffer)
 }
 
 callback! {
     fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void, else ptr::null_mut();
     {
-        if encoding != ENCODING {
-            warn(&format!("a lock in encoding {encoding} cannot be read: this module reads {ENCODING}"));
+        if !is_known(encoding) {
+            warn(&format!("a lock in encoding {encoding} cannot be read: this module reads up to {ENCODING}"));
             return ptr::null_mut();
         }
         let Some(loaded) = Io(io).load_bytes() else { return ptr::null_mut() };
@@ -534,11 +537,13 @@ callback! {
     }
 }
 
+fn is_known(encoding: c_int) -> bool {
+    (FIRST_ENCODING..=ENCODING).contains(&encoding)
+}
+
 callback! {
     fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
-    {
-        Io(io).save_number(server().issuer().last());
-    }
+    { save_last_fence(Io(io)) }
 }
 
 callback! {
@@ -546,16 +551,29 @@ callback! {
     fn aux_save_if_any(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
     {
         if server().issuer().last() != 0 {
-            Io(io).save_number(server().issuer().last());
+            save_last_fence(Io(io));
         }
     }
+}
+
+/// The last issued fence, and the fields of which there are none yet.
+fn save_last_fence(io: Io) {
+    io.save_number(server().issuer().last());
+    io.save_bytes(&[]);
+}
+
+fn load_last_fence(io: Io, encoding: c_int) -> Option<u64> {
+    let last = io.load_number().filter(|&last| last <= Fence::MAX)?;
+    if encoding != FIRST_ENCODING {
+        codec::read_snapshot_fields(io.load_bytes()?.bytes()).ok()?;
+    }
+    Some(last)
 }
 
 callback! {
     fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
-        let last = (encoding == ENCODING).then(|| Io(io).load_number()).flatten();
-        match last.filter(|&last| last <= Fence::MAX) {
+        match is_known(encoding).then(|| load_last_fence(Io(io), encoding)).flatten() {
             Some(last) => {
                 server().observe(last);
                 raw::REDISMODULE_OK as c_int

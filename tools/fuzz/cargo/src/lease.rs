@@ -1,6 +1,6 @@
 //! The lease machine against a plain account of one lock, over calls, time, restarts and moves to another server.
 
-use fence::lock::codec::{Clocks, ENCODED_MAX, Route, decode, encode};
+use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Route, Stamp, decode, encode};
 use fence::lock::lease::{self, Acquired, Caller, Denied, Hold, Lease, Lost, Millis, Now, Request, State, Terms};
 use fence::{Fence, Issuer};
 
@@ -199,7 +199,8 @@ impl Test {
         }
         if let Some(hold) = self.hold() {
             let mut buffer = [0; ENCODED_MAX];
-            let record = decode(encode(&hold, before, &mut buffer)).expect("what was encoded decodes");
+            let written = encode(&hold, Stamp::of_issuer(1, before), Notes::default(), &mut buffer);
+            let record = decode(written).expect("what was encoded decodes");
             let route = if in_file { Route::File } else { Route::Stream };
             self.issuer.observe(record.fence().get());
             self.stored = self.stored.map(|(_, owner)| (record.lease(after, route), owner));
