@@ -133,7 +133,7 @@ fuzz: setup-test module extensions $(CARGO_FUZZ)
 $(CARGO_FUZZ):
 	$(CARGO) install --locked --quiet --root $(FUZZ_HOME) cargo-fuzz@0.13.2
 
-# Goes on when a cell fails, and fails at the end. Writes tools/matrix/results.json and the table of the README.
+# Goes on when a cell fails, and fails at the end. Writes tools/matrix/results.json and the table of docs/servers.md.
 # Every client program runs in every cell.
 test-matrix: setup-test
 	@cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install

@@ -22,6 +22,23 @@ def test_the_quick_start_runs_as_it_stands(redis_server, dsn):
         assert (done.stdout, done.stderr) == (expected, "")
 
 
+def test_the_refusal_on_the_first_screen_comes_out_as_printed(make_redis, db, eventually):
+    """With a server that counts, so that fences are as short as they are printed."""
+    db.execute("CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0)")
+    db.execute("INSERT INTO counters VALUES (1, 0)")
+    server = make_redis(("fence-clock", "no"))
+    server.cli("FENCELOCK.RAISE", "40")
+    (example,) = re.findall(r"```\n(redis> .*?)```", README, re.DOTALL)
+    steps = re.findall(r"^(redis|psql)[=]?> (.*)\n(.+)", example, re.MULTILINE)
+    assert len(steps) == 6
+    for client, command, shown in steps:
+        if client == "redis":
+            eventually(lambda command=command: server.cli("--no-raw", *command.split()), shown, within_s=10)
+        else:
+            (seen,) = db.execute(command).fetchone()
+            assert ("tf"[not seen] if isinstance(seen, bool) else str(seen)) == shown, command
+
+
 def comparable(reply):
     """A reply without what differs from run to run: fences, and times in milliseconds."""
     reply = re.sub(r"\d{4,}", "N", reply)
@@ -78,15 +95,6 @@ def test_every_setting_is_documented_with_its_default(r):
     table = REDIS_README.split("| setting |")[1].split("\n\n")[0]
     documented = dict(re.findall(r"^\| `(fencelock\.[a-z-]+)` \| (\w+)", table, re.MULTILINE))
     assert r.config_get("fencelock.*") == documented
-
-
-def test_every_function_of_the_extension_is_in_the_readme(db):
-    names = db.execute(
-        "SELECT DISTINCT p.proname FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e'"
-        " JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_fence'"
-    ).fetchall()
-    table = README.split("## PostgreSQL functions")[1].split("\n\n")[1]
-    assert {name for (name,) in names} == set(re.findall(r"((?:pg_stat_)?fenced?_\w+)\(", table))
 
 
 def test_every_target_of_make_that_the_readme_names_is_there():

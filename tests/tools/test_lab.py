@@ -4,6 +4,7 @@ The whole of it is `make lab`; here a few seconds of it, and a minute with `long
 """
 
 import json
+import statistics
 
 import pytest
 
@@ -161,17 +162,32 @@ def test_a_run_in_which_claim_first_loses_is_a_failure():
     assert len(report.broken_promises({**RESULTS, "runs": runs})) == 5 * len(report.EXPERIMENTS)
 
 
-@pytest.mark.parametrize("readme", report.READMES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_tables_of_the_readmes_are_made_from_the_committed_results(readme):
-    text = readme.read_text()
+@pytest.mark.parametrize("page", report.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_tables_of_the_pages_are_made_from_the_committed_results(page):
+    text = page.read_text()
     assert "<!-- from results.json" in text
     assert report.filled(text, RESULTS) == text
 
 
-def test_the_readme_shows_each_plot_with_the_command_that_draws_it():
-    text = (ROOT / "README.md").read_text()
+def test_the_page_shows_each_plot_with_the_command_that_draws_it():
+    text = (ROOT / "docs" / "stalls.md").read_text()
     assert "make lab" in text
     for name in ("lost", "notice", "tick"):
-        assert f"(tools/lab/plots/{name}.svg)" in text
+        assert f"(../tools/lab/plots/{name}.svg)" in text
         for kind in ("svg", "png"):
             assert (ROOT / "tools" / "lab" / "plots" / f"{name}.{kind}").stat().st_size > 5_000
+
+
+def lost(experiment, mode):
+    """The median of the updates that were lost."""
+    return statistics.median(one["lost"] for one in report.of(RESULTS, experiment, mode))
+
+
+def test_the_figures_in_the_texts_are_those_of_the_committed_results():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    stalls = "{:,.0f} lost without a fence, {:.0f} with a check at the write, {:.0f} with claim first"
+    assert stalls.format(*(lost("stalls 5%", mode) for mode in MODES)) in readme
+    objections = " ".join((ROOT / "docs" / "objections.md").read_text().split())
+    overlap = "a check at the write lost {:.0f} updates".format(lost("overlap", "write-only"))
+    assert overlap in objections and lost("overlap", "claim first") == 0
+    assert "{:.0f} of 100 elements".format(lost("set", "no fence")) in objections and lost("set", "claim first") == 0

@@ -1,4 +1,4 @@
-"""The matrix tells the truth: the README's table is what results.json gives, and a cell that was not run did not pass."""
+"""The matrix tells the truth: the table of docs/servers.md is what results.json gives, and a cell that was not run did not pass."""
 
 import re
 
@@ -13,7 +13,7 @@ PASSED = {"result": "passed", "version": "7.0.15", "source": "Debian 12", "tests
 
 
 def test_the_table_of_the_readme_is_what_the_results_give():
-    readme = table.README.read_text()
+    readme = table.PAGE.read_text()
     assert table.replaced(readme, table.markdown(results.read())) == readme
     assert readme.count(table.BEGIN) == 1
 
@@ -53,14 +53,14 @@ def test_a_server_that_cannot_be_fetched_is_not_run_and_the_others_are(monkeypat
     monkeypatch.setattr(run, "fetch", fetch)
     monkeypatch.setattr(run, "REPORTS", tmp_path)
     monkeypatch.setattr(results, "FILE", tmp_path / "results.json")
-    monkeypatch.setattr(table, "README", tmp_path / "README.md")
-    table.README.write_text(f"before\n{table.BEGIN}what was\n{table.END}after\n")
+    monkeypatch.setattr(table, "PAGE", tmp_path / "servers.md")
+    table.PAGE.write_text(f"before\n{table.BEGIN}what was\n{table.END}after\n")
     assert run.main(["redis-8.2", "pg16"]) == 0
     assert {name: (seen["result"], seen["reason"]) for name, seen in results.read().items()} == {
         "redis-8.2": ("not run", "no net"),
         "pg16": ("not run", "no net"),
     }
-    written = table.README.read_text()
+    written = table.PAGE.read_text()
     assert written.startswith("before\n") and written.endswith("after\n") and "what was" not in written
     assert "| tested |" not in written
 

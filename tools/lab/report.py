@@ -1,4 +1,4 @@
-"""Tables from results.json; `python -m lab.report` writes them into the READMEs, between the marks."""
+"""Tables from results.json; `python -m lab.report` writes them into the pages that have them, between the marks."""
 
 import json
 import re
@@ -12,17 +12,16 @@ from .updates import MODES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
-# This folder's and the project's.
-READMES = (HERE / "README.md", HERE.parents[1] / "README.md")
+PAGES = (HERE / "README.md", HERE.parents[1] / "docs" / "stalls.md")
 EXPERIMENTS = ("stalls 0.1%", "stalls 1%", "stalls 5%", "overlap", "set", "failover")
 _MARK = re.compile(r"(<!-- from results.json: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main():
-    """Write the tables into the READMEs."""
+    """Write the tables into the pages."""
     results = json.loads(RESULTS.read_text())
-    for readme in READMES:
-        readme.write_text(filled(readme.read_text(), results))
+    for page in PAGES:
+        page.write_text(filled(page.read_text(), results))
     return 0
 
 

@@ -97,7 +97,7 @@ def version_of(cell):
 
 def commit():
     """The commit under test; with a + when the checkout has other changes than the ones that are written here."""
-    written = (f":!{path.relative_to(places.ROOT)}" for path in (results.FILE, table.README))
+    written = (f":!{path.relative_to(places.ROOT)}" for path in (results.FILE, table.PAGE))
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *written], cwd=places.ROOT).returncode
     said = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=places.ROOT, stdout=subprocess.PIPE, text=True)
     return said.stdout.strip() + ("+" if changed else "")

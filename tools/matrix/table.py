@@ -1,4 +1,4 @@
-"""The README's table of servers, made from results.json: `python3 -m matrix.table` writes it anew."""
+"""The table of servers in docs/servers.md, made from results.json: `python3 -m matrix.table` writes it anew."""
 
 import datetime
 
@@ -6,13 +6,13 @@ from harness import places
 from matrix import results
 from matrix.cells import CELLS, OTHERS
 
-README = places.ROOT / "README.md"
+PAGE = places.ROOT / "docs" / "servers.md"
 BEGIN, END = "<!-- written by `make test-matrix` -->\n", "<!-- end -->\n"
 
 
 def main():
-    """Write the table into the README."""
-    README.write_text(replaced(README.read_text(), markdown(results.read())))
+    """Write the table into the page."""
+    PAGE.write_text(replaced(PAGE.read_text(), markdown(results.read())))
 
 
 def markdown(seen):
