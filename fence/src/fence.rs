@@ -73,6 +73,19 @@ impl FenceLimits {
     }
 }
 
+/// 1 January 2020 as microseconds since 1970. Fences that follow the clock are above it, counters and most ids below.
+const CLOCK_FENCES_FROM: u64 = 1_577_836_800_000_000;
+
+/// Whether a key looks like a fence that follows the clock while the fence beside it does not, so that a caller may
+/// have passed each in the other's place. For error texts: no answer depends on it.
+pub const fn may_be_swapped(key: i64, fence: i64) -> bool {
+    follows_clock(key) && !follows_clock(fence)
+}
+
+const fn follows_clock(number: i64) -> bool {
+    number >= CLOCK_FENCES_FROM as i64 && number <= Fence::MAX as i64
+}
+
 /// How far past the clock a fence may be that a client brings, in microseconds: an hour, the skew of badly kept clocks.
 pub const AHEAD_MAX_US: u64 = 3_600 * 1_000_000;
 
@@ -160,6 +173,15 @@ mod tests {
         issuer.observe(u64::MAX);
         assert_eq!(issuer.issue(0), None);
         assert_eq!(issuer.last(), Fence::MAX);
+    }
+
+    #[test]
+    fn only_a_key_like_a_clocks_fence_beside_a_small_fence_looks_swapped() {
+        let (clock, max) = (1_795_968_243_472_377, Fence::MAX as i64);
+        let pairs = [(clock, 1), (max, 0), (CLOCK_FENCES_FROM as i64, CLOCK_FENCES_FROM as i64 - 1)];
+        assert!(pairs.into_iter().all(|(key, fence)| may_be_swapped(key, fence)));
+        let pairs = [(1, clock), (1, 1), (clock, clock), (max + 1, 1), (i64::MAX, 1), (-clock, 1), (0, 0)];
+        assert!(!pairs.into_iter().any(|(key, fence)| may_be_swapped(key, fence)));
     }
 
     #[test]

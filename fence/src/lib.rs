@@ -11,4 +11,4 @@ pub mod resource;
 mod slab;
 pub mod wheel;
 
-pub use fence::{AHEAD_MAX_US, Fence, FenceLimits, FenceRefused, Issuer};
+pub use fence::{AHEAD_MAX_US, Fence, FenceLimits, FenceRefused, Issuer, may_be_swapped};

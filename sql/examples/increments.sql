@@ -43,7 +43,7 @@ SELECT fence_use(41);
 UPDATE counters SET value = value + 1 WHERE id = 1 RETURNING value;
 -- => ERROR:  fence 41 is stale at a row of table "counters"
 -- => DETAIL:  The row has fence 42; the newest that this transaction uses is 41.
--- => HINT:  Another holder has taken over. Roll back, and take the lock again.
+-- => HINT:  Another holder has taken over. Roll back, and take the lock again. All writers of a row must take the same lock.
 ROLLBACK;
 
 -- A fence tells holders apart, not the tries of one holder: when the reply to an increment is lost, a second try counts

@@ -32,7 +32,7 @@ SELECT fenced_guard('ledger', 900000000);
 SELECT fenced_guard('ledger', 42);
 -- => ERROR:  fence 42 is stale at guard "ledger"
 -- => DETAIL:  The guard has let in fence 900000000; this transaction has fence 42.
--- => HINT:  Another holder has taken over. Roll back, and take the lock again.
+-- => HINT:  Another holder has taken over. Roll back, and take the lock again. All transactions that call this guard must take the same lock.
 SELECT fence_guard_reset('ledger', 41);
 -- => 900000000
 SELECT fenced_guard('ledger', 42);

@@ -2,6 +2,9 @@
 
 import re
 
+import psycopg
+import pytest
+
 from harness import places
 
 README = places.ROOT / "pg_fence" / "README.md"
@@ -56,6 +59,26 @@ def test_the_tables_of_functions_say_what_their_comments_say(db):
         told = [argument.split()[0] for argument in arguments.split(", ")]
         longest = max((names for names, _ in found), key=len)
         assert told in (longest, [argument for argument in longest if argument != "fence_column"])
+
+
+def refused_calls():
+    """Each call that the README says the server refuses: the call, SQLSTATE and text, and the calls to write instead."""
+    rows = re.findall(r"^\| (`S.*`) \| (\w{5}) (.*) \| (.*) \|$", README.read_text(), re.MULTILINE)
+    assert len(rows) >= 10
+    return [(call.strip("`"), sqlstate, text, re.findall(r"`(SELECT.*?)`(?:$| )", instead)) for call, sqlstate, text, instead in rows]
+
+
+def test_calls_that_the_server_refuses_say_what_the_readme_says_and_the_others_work(db):
+    for call, sqlstate, text, instead in refused_calls():
+        db.execute("DROP TABLE IF EXISTS counters; CREATE TABLE counters (id int PRIMARY KEY, value int, fence bigint NOT NULL DEFAULT 0)")
+        db.execute("INSERT INTO counters VALUES (1, 0, 40)")
+        with pytest.raises(psycopg.Error) as caught:
+            db.execute(call)
+        assert (call, caught.value.sqlstate, caught.value.diag.message_primary) == (call, sqlstate, text)
+        assert instead
+        for call in instead:
+            assert db.execute(call).fetchone()[0] in (True, 1), call
+        db.execute("RESET search_path")
 
 
 def test_the_table_of_statistics_has_the_columns_of_the_view(db):

@@ -62,6 +62,13 @@ REFUSALS = {
         "Key (id)=(9) is not there, or a row-security policy hides it from the caller.",
         "Insert the row, then claim it.",
     ),
+    "missing, and the key looks like a fence": (
+        call("fenced_claim", key="1795968243472377", fence="1"),
+        "P0002",
+        'table "acct" has no such row',
+        "Key (id)=(1795968243472377) is not there, or a row-security policy hides it from the caller.",
+        "Key and fence may be swapped. Pass the key before the fence.",
+    ),
     "fence null": (
         call("fenced_claim", fence="NULL"),
         "LF005",
@@ -405,3 +412,32 @@ def test_thousands_of_refusals_leave_the_session_usable(acct):
         END LOOP;
         ASSERT caught = 5000; END $$""")
     assert acct.execute(call("fenced_update")).fetchone() == (True,)
+
+
+SWAPPED = "Key and fence may be swapped. Pass the key before the fence."
+INSERT_IT = "Insert the row, then claim it."
+CLOCK = "1795968243472377"
+
+
+@pytest.mark.parametrize("function", taking("key"))
+def test_a_missing_key_that_looks_like_a_fence_may_have_been_swapped(acct, function):
+    for key_type in ("int", "bigint", "numeric", "text"):
+        acct.execute(f"DROP TABLE IF EXISTS keyed; CREATE TABLE keyed (id {key_type} PRIMARY KEY, bal int, fence bigint)")
+        keys = [CLOCK] if key_type == "int" else [CLOCK, f"'{CLOCK}'", f"'{CLOCK}'::text"]
+        if key_type == "text":
+            keys = keys[1:]
+        assert {refusal(acct, call(function, table="keyed", key=key, fence="1")).diag.message_hint for key in keys} == {SWAPPED}
+        key = "'7'" if key_type == "text" else "7"
+        assert refusal(acct, call(function, table="keyed", key=key, fence=CLOCK)).diag.message_hint == INSERT_IT
+        assert refusal(acct, call(function, table="keyed", key=keys[0], fence=CLOCK)).diag.message_hint == INSERT_IT
+
+
+@pytest.mark.parametrize("keys", [f"ARRAY[{CLOCK}]", f"'[{CLOCK}]'"])
+def test_so_may_a_key_among_many(acct, keys):
+    acct.execute("CREATE TABLE keyed (id bigint PRIMARY KEY, fence bigint)")
+    assert refusal(acct, call("fenced_claim_many", table="keyed", keys=keys, fence="1")).diag.message_hint == SWAPPED
+
+
+def test_the_key_of_several_columns_is_never_taken_for_a_fence(acct):
+    acct.execute("CREATE TABLE keyed (a bigint, b int, fence bigint, PRIMARY KEY (a, b))")
+    assert refusal(acct, call("fenced_claim", table="keyed", key=f"ROW({CLOCK}, 1)", fence="1")).diag.message_hint == INSERT_IT

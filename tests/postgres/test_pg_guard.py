@@ -7,6 +7,7 @@ import time
 import psycopg
 import pytest
 
+TAKEN_OVER = "Another holder has taken over. Roll back, and take the lock again."
 GUARD = "SELECT fenced_guard(%s, %s)"
 HELD = "SELECT mode, granted FROM pg_locks WHERE locktype = 'userlock' AND database = %s ORDER BY mode, granted"
 
@@ -68,7 +69,7 @@ def test_the_newest_fence_is_stored_and_an_older_one_is_refused(db):
     error = caught.value
     assert (error.sqlstate, error.diag.message_primary) == ("LF001", 'fence 6 is stale at guard "r"')
     assert error.diag.message_detail == "The guard has let in fence 7; this transaction has fence 6."
-    assert error.diag.message_hint == "Another holder has taken over. Roll back, and take the lock again."
+    assert error.diag.message_hint == f"{TAKEN_OVER} All transactions that call this guard must take the same lock."
     assert stored(db) == 7
     guard(db, 1, "another resource")
 
@@ -495,3 +496,15 @@ def test_a_table_of_the_same_name_on_the_search_path_is_not_taken(db):
     guard(db, 5)
     assert db.execute("SELECT * FROM public.fence_guards").fetchall() == [("r", 5)]
     assert db.execute("SELECT * FROM pg_temp.fence_guards").fetchall() == []
+
+
+def test_two_locks_over_one_guard_take_turns_at_being_stale(db):
+    """Both holders are live, each under a lock of its own that it takes again as LF001 says. It never ends."""
+    stale = []
+    for fence in range(1, 9, 2):
+        guard(db, fence + 1)
+        with pytest.raises(psycopg.Error) as caught:
+            guard(db, fence)
+        stale.append(caught.value)
+    assert {error.sqlstate for error in stale} == {"LF001"}
+    assert all("must take the same lock" in error.diag.message_hint for error in stale)

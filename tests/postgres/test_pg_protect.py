@@ -166,7 +166,7 @@ def test_each_refusal_says_what_to_do(acct):
         "LF001",
         'fence 4 is stale at a row of table "acct"',
         "The row has fence 5; the newest that this transaction uses is 4.",
-        "Another holder has taken over. Roll back, and take the lock again.",
+        "Another holder has taken over. Roll back, and take the lock again. All writers of a row must take the same lock.",
     )
     assert said("SELECT fence_use(9), fence_use(3)", update) == (
         "LF002",

@@ -51,8 +51,8 @@ pub enum Refused {
     Patch(PatchProblem),
     /// A column that the patch names cannot be patched.
     PatchColumn { table: RelationName, column: Vec<u8>, problem: ColumnProblem },
-    /// No row has the key, or none that the caller may see.
-    NoRow { table: RelationName, key: Vec<u8> },
+    /// No row has the key, or none that the caller may see. The key and the fence may have been swapped.
+    NoRow { table: RelationName, key: Vec<u8>, may_be_swapped: bool },
     /// The stored fence is older than the caller's.
     Unclaimed { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: Fence },
     /// The row is there and the fence is accepted, but the write reached no row, again and again.
@@ -166,6 +166,9 @@ pub enum ColumnProblem {
     Identity,
 }
 
+/// What to do about a stale fence. The sentence after it names the other cause: fences of two locks cannot be compared.
+const TAKEN_OVER: &str = "Another holder has taken over. Roll back, and take the lock again.";
+
 impl Refused {
     /// Raises this refusal as an error of the server.
     pub fn raise(self) -> ! {
@@ -234,10 +237,16 @@ impl Refused {
             }
             Refused::Patch(problem) => problem.report(),
             Refused::PatchColumn { table, column, problem } => problem.report(table, column),
-            Refused::NoRow { table, key } => Report::new("P0002", text!["table \"", &table.name, "\" has no such row"])
-                .detail(text!["Key ", key, " is not there, or a row-security policy hides it from the caller."])
-                .hint(text!["Insert the row, then claim it."])
-                .about(table),
+            Refused::NoRow { table, key, may_be_swapped } => {
+                Report::new("P0002", text!["table \"", &table.name, "\" has no such row"])
+                    .detail(text!["Key ", key, " is not there, or a row-security policy hides it from the caller."])
+                    .hint(if may_be_swapped {
+                        text!["Key and fence may be swapped. Pass the key before the fence."]
+                    } else {
+                        text!["Insert the row, then claim it."]
+                    })
+                    .about(table)
+            }
             Refused::Unclaimed { table, key, stored, fence } => {
                 Report::new("LF002", text!["fence ", fence, " has not claimed this row of table \"", &table.name, "\""])
                     .detail(text!["Key ", key, " has the older fence ", Stored(stored), "."])
@@ -281,7 +290,7 @@ impl Refused {
                 let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
                 Report::new("LF001", text!["fence ", fence, " is stale at guard \"", &resource, "\""])
                     .detail(text!["The guard has let in ", newer, "; this transaction has fence ", fence, "."])
-                    .hint(text!["Another holder has taken over. Roll back, and take the lock again."])
+                    .hint(text![TAKEN_OVER, " All transactions that call this guard must take the same lock."])
             }
             Refused::GuardLevel => {
                 Report::new("0A000", text!["fenced_guard() works at isolation level READ COMMITTED only"])
@@ -300,7 +309,7 @@ impl Refused {
                 let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
                 Report::new("LF001", text!["fence ", fence, " is stale at a row of table \"", &table.name, "\""])
                     .detail(text!["The row has ", newer, "; the newest that this transaction uses is ", fence, "."])
-                    .hint(text!["Another holder has taken over. Roll back, and take the lock again."])
+                    .hint(text![TAKEN_OVER, " All writers of a row must take the same lock."])
                     .about(table)
             }
             Refused::UnclaimedRow { table, stored, fence } => {

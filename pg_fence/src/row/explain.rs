@@ -21,7 +21,7 @@ pub struct Found {
 pub fn explain(change: &Change, values: &Values) -> Result<Found, Refused> {
     let outcome = plans::run(&change.statement().plain(Verb::Read), values)?;
     if outcome.rows == 0 {
-        return Err(Refused::NoRow { table: change.table.name.clone(), key: change.key_text() });
+        return Err(change.key.no_row(change.table, change.fence.get() as i64));
     }
     let stored = outcome.fence;
     let verdict = change.verb.step().map_or(Verdict::Accepted, |step| step.judge(stored, change.fence));

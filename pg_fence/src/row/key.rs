@@ -108,6 +108,18 @@ impl Key {
         text![table.key_names(), "=(", joined(self.values.iter().map(|value| value.short_text()), ", "), ")"]
     }
 
+    /// The value of a key of one column that is an integer of 64 bits, of whatever type.
+    pub fn integer(&self) -> Option<i64> {
+        let [only] = self.values[..] else { return None };
+        only.text().to_str().ok()?.parse().ok()
+    }
+
+    /// The refusal of a call with this key and this fence that found no row.
+    pub fn no_row(&self, table: &Table, fence: i64) -> Refused {
+        let may_be_swapped = self.integer().is_some_and(|key| fence::may_be_swapped(key, fence));
+        Refused::NoRow { table: table.name.clone(), key: self.text(table), may_be_swapped }
+    }
+
     /// The same key with each value of its column's own type. Errors: the column's type has no such value.
     pub fn in_column_types(self, table: &Table) -> Result<Key, Refused> {
         let values = table.key.iter().zip(self.values).map(|(key, value)| {

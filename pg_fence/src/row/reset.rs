@@ -62,7 +62,7 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
             let (table, key, verb) = (table.name.clone(), key_text(), Verb::Reset.command());
             return Err(Refused::Blocked { table, key, stored: found.fence, fence: new, verb });
         }
-        _ => return Err(Refused::NoRow { table: table.name.clone(), key: key_text() }),
+        _ => return Err(key.no_row(table, new)),
     }
     log(table, key, found.fence, new);
     Ok(found.fence)
