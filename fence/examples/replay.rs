@@ -226,9 +226,12 @@ impl World {
                 Ok(lease.left(now_us).0.to_string())
             }
             [b"FENCELOCK.RELEASE", key, owner, ref options @ ..] => {
-                let caller = args::release(owner, options).map_err(bad)?;
+                let args::Release { caller, queued } = args::release(owner, options).map_err(bad)?;
+                let gone = if queued { self.queues.leave_all_of(lock(key), owner) } else { Vec::new() };
+                let left_queue = !gone.is_empty();
+                gone.into_iter().for_each(|waiter| self.tell(waiter.connection, "nil".into()));
                 if lease::release(hold, caller, now_us).is_err() {
-                    return Ok("0".into());
+                    return Ok(u8::from(left_queue).to_string());
                 }
                 if !self.serve(key) {
                     self.locks.remove(key);

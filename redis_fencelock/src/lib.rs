@@ -71,7 +71,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         Command { name: c"fencelock.release", handler: commands::lock::on_release, flags: c"write fast", key: 1 },
         Docs {
             summary: c"Ends the lease, if it is still the caller's, and hands the lock on",
-            complexity: c"O(log N) with N locks that somebody waits for",
+            complexity: c"O(log N) with N locks that somebody waits for; with QUEUED O(M) with M places in the queue",
             arity: -3,
             args: docs::RELEASE,
             key: docs::REMOVED,

@@ -62,11 +62,12 @@ def cases():
     for key in (HELD, FREE):
         where = key.decode()
         for name, value in BAD_SPANS.items():
+            at_once = "; omit WAIT to be answered at once" if value == "0" else ""
             yield f"ACQUIRE {where} ttl-ms {name}", ("ACQUIRE", key, OWNER, value), f"ERR ttl-ms {SPAN}"
             yield f"EXTEND {where} ttl-ms {name}", ("EXTEND", key, OWNER, value), f"ERR ttl-ms {SPAN}"
             for option in ("WAIT", "MAXHOLD", "DELAY"):
                 words = ("ACQUIRE", key, OWNER, "1000", option, value)
-                yield f"ACQUIRE {where} {option} {name}", words, f"ERR {option} {SPAN}"
+                yield f"ACQUIRE {where} {option} {name}", words, f"ERR {option} {SPAN}{at_once if option == 'WAIT' else ''}"
         for name, value in BAD_FENCES.items():
             yield f"EXTEND {where} FENCE {name}", ("EXTEND", key, OWNER, "1000", "FENCE", value), f"ERR {FENCE}"
             yield f"RELEASE {where} FENCE {name}", ("RELEASE", key, OWNER, "FENCE", value), f"ERR {FENCE}"
@@ -92,6 +93,12 @@ def cases():
         ):
             for name, word in (("unknown", "NOSUCH"), ("empty", ""), ("binary", b"\xff\x00\r\n"), ("long", "x" * 5_000)):
                 yield f"{command} {where} option {name}", (*words, word), "ERR syntax error: unknown option"
+        for options in (("FENCE", "1", "QUEUED"), ("queued", "fence", "1")):
+            words = ("RELEASE", key, OWNER, *options)
+            yield f"RELEASE {where} {options}", words, "ERR syntax error: options FENCE and QUEUED exclude each other"
+        yield f"RELEASE {where} QUEUED twice", ("RELEASE", key, OWNER, "QUEUED", "queued"), "option QUEUED is given twice"
+        yield f"RELEASE {where} QUEUED 1", ("RELEASE", key, OWNER, "QUEUED", "1"), "unknown option '1'"
+        yield f"EXTEND {where} QUEUED", ("EXTEND", key, OWNER, "1000", "QUEUED"), "unknown option 'QUEUED'"
         yield f"ACQUIRE {where} FENCE", ("ACQUIRE", key, OWNER, "1000", "FENCE", "1"), "unknown option 'FENCE'"
         yield f"EXTEND {where} MAXHOLD", ("EXTEND", key, OWNER, "1000", "MAXHOLD", "1"), "unknown option 'MAXHOLD'"
         for option in ("RETRY", "EPHEMERAL"):

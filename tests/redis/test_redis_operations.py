@@ -66,6 +66,12 @@ def hand_over(lines):
     waiter.reply()
 
 
+def leave_the_queue(lines):
+    waiter = lines.queue("held", "W", LONG_MS, LONG_MS)
+    assert call(lines, "RELEASE", "held", "W", "QUEUED") == 1
+    waiter.reply()
+
+
 def run_out(lines, *options):
     call(lines, "ACQUIRE", "k", "A", 20, *options)
     eventually(lambda: lines.control.call("EXISTS", "k"), 0)
@@ -97,6 +103,9 @@ MOVES = {
     ),
     "a release": (lambda lines: call(lines, "RELEASE", "held", "A"), {"releases": 1}),
     "a late release": (lambda lines: call(lines, "RELEASE", "held", "B"), {"late-releases": 1}),
+    "leaving the queue": (leave_the_queue, {}),
+    "leaving no queue": (lambda lines: call(lines, "RELEASE", "held", "B", "QUEUED"), {}),
+    "a release by one that gave up": (lambda lines: call(lines, "RELEASE", "held", "A", "QUEUED"), {"releases": 1}),
     "an extension": (lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS), {"extensions": 1}),
     "a late extension": (lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS, "FENCE", 1), {"late-extensions": 1}),
     "a lease that runs out": (run_out, {"grants": 1, "ran-out": 1}),
@@ -433,12 +442,19 @@ def as_dict(flat):
     return {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
+def value_of(argument):
+    """What stands behind the word of an option."""
+    return "" if argument["type"] == b"pure-token" else f" {argument['name'].decode()}"
+
+
 def syntax(name, arguments):
     """The syntax line that the arguments of COMMAND DOCS amount to."""
     words = [f"FENCELOCK.{name}"]
     for argument in map(as_dict, arguments):
         flags = [str(flag) for flag in argument.get("flags", [])]
-        if argument["type"] == b"block":
+        if argument["type"] == b"oneof":
+            word = " | ".join(one["token"].decode() + value_of(one) for one in map(as_dict, argument["arguments"]))
+        elif argument["type"] == b"block":
             word = " ".join(part["name"].decode() for part in map(as_dict, argument["arguments"]))
             word = f"{word} [{word} ...]" if "multiple" in flags else word
         elif argument["type"] == b"pure-token":
@@ -681,6 +697,7 @@ def test_without_the_class_no_event_is_told(start):
         ("ACQUIRE", "k", "A", LONG_MS, "RETRY"),
         ("ACQUIRE", "k", "B", LONG_MS, "WAIT", 10),
         ("ACQUIRE", "k", "B", LONG_MS, "RETRY"),
+        ("RELEASE", "k", "B", "QUEUED"),
         ("CHECK", "k", 1),
         ("INSPECT", "k"),
         ("STATS", "k"),

@@ -412,6 +412,84 @@ def test_an_owner_may_wait_for_its_own_lock_and_in_several_places(lines):
         fence = later
 
 
+# --- callers that gave up
+
+
+def test_a_caller_that_gave_up_stays_in_the_queue_until_it_leaves(lines):
+    """What a client-side time-out makes of a WAIT: the connection lives, and nobody reads from it."""
+    holder, _ = hold(lines)
+    given_up = lines.queue("k", "W", LONG_MS, LONG_MS)
+    behind = lines.queue("k", "N", LONG_MS, LONG_MS)
+    assert release(lines.control, "k", "W") == 0
+    assert inspect(lines.control, "k")["waiters"] == 2
+    assert lines.control.call("FENCELOCK.RELEASE", "k", "W", "QUEUED") == 1
+    assert given_up.only_reply() is None
+    assert inspect(lines.control, "k")["waiters"] == 1
+    assert inspect(lines.control, "k")["owner"] == b"A"
+    assert release(holder, "k", "A") == 1
+    assert behind.only_reply() > 0
+
+
+def test_a_caller_that_gave_up_may_leave_in_two_calls(lines):
+    hold(lines)
+    given_up = lines.queue("k", "W", LONG_MS, LONG_MS)
+    assert acquire(lines.control, "k", "W", LONG_MS, "RETRY") is None
+    assert given_up.only_reply() is None
+    assert lines.count("waiters") == 0
+    given_up = lines.queue("k", "W", LONG_MS, LONG_MS)
+    fence = lines.control.call_all(("FENCELOCK.RELEASE", "k", "A"), ("FENCELOCK.ACQUIRE", "k", "W", LONG_MS, "RETRY"))[1]
+    assert fence == given_up.only_reply()
+    assert release(lines.control, "k", "W") == 1
+    assert inspect(lines.control, "k") is None
+
+
+def test_an_owner_leaves_the_queue_with_all_its_places_and_takes_nobody_with_it(lines):
+    _, fence = hold(lines)
+    owners = ["W", "N", "W", "W", "N"]
+    waiters = [lines.queue("k", owner, LONG_MS, LONG_MS) for owner in owners]
+    other = lines.open(db=1)
+    acquire(other, "k", "A", LONG_MS)
+    elsewhere = lines.queue("k", "W", LONG_MS, LONG_MS, db=1)
+    assert lines.control.call("FENCELOCK.RELEASE", "k", "W", "queued") == 1
+    assert [waiter.only_reply() for waiter, owner in zip(waiters, owners, strict=True) if owner == "W"] == [None] * 3
+    assert not any(line.has_reply() for line in (waiters[1], waiters[4], elsewhere))
+    assert inspect(lines.control, "k")["waiters"] == 2
+    assert lines.control.call("FENCELOCK.CHECK", "k", fence) == 1
+    assert lines.control.call("FENCELOCK.RELEASE", "k", "W", "QUEUED") == 0
+    assert lines.control.call("FENCELOCK.RELEASE", "nothing", "W", "QUEUED") == 0
+
+
+def test_an_owner_that_holds_and_waits_does_neither_afterwards(lines):
+    hold(lines, owner="W")
+    waits, next_in_line = lines.queue("k", "W", LONG_MS, LONG_MS), lines.queue("k", "N", LONG_MS, LONG_MS)
+    assert lines.control.call("FENCELOCK.RELEASE", "k", "W", "QUEUED") == 1
+    assert waits.only_reply() is None
+    assert inspect(lines.control, "k")["owner"] == b"N"
+    assert next_in_line.only_reply() > 0
+
+
+def test_giving_up_in_the_turn_of_the_grant_ends_the_hold(lines):
+    hold(lines)
+    given_up, behind = lines.queue("k", "W", LONG_MS, LONG_MS), lines.queue("k", "N", LONG_MS, LONG_MS)
+    told = lines.open().call_all(("FENCELOCK.RELEASE", "k", "A"), ("FENCELOCK.RELEASE", "k", "W", "QUEUED"))
+    assert told == [1, 1]
+    assert given_up.only_reply() < behind.only_reply()
+    assert inspect(lines.control, "k")["owner"] == b"N"
+
+
+@pytest.mark.parametrize("form", ["MULTI", "script"])
+def test_the_queue_can_be_left_in_a_transaction_and_a_script(lines, form):
+    hold(lines)
+    given_up = lines.queue("k", "W", LONG_MS, LONG_MS)
+    words = ("FENCELOCK.RELEASE", "k", "W", "QUEUED")
+    if form == "MULTI":
+        assert lines.control.call_all(("MULTI",), words, ("EXEC",))[-1] == [1]
+    else:
+        assert lines.control.call("EVAL", "return redis.call(unpack(ARGV))", 0, *words) == 1
+    assert given_up.only_reply() is None
+    assert lines.count("waiters") == 0
+
+
 # --- how many may wait
 
 

@@ -142,7 +142,7 @@ def redis_operation(chance):
     words = {
         "acquire": lambda: acquire_words(chance, key, owner),
         "extend": lambda: ["FENCELOCK.EXTEND", key, owner, span(chance), *with_fence(chance, key)],
-        "release": lambda: ["FENCELOCK.RELEASE", key, owner, *with_fence(chance, key)],
+        "release": lambda: ["FENCELOCK.RELEASE", key, owner, *release_options(chance, key)],
         "check": lambda: ["FENCELOCK.CHECK", key, some_fence(chance, key)],
         "inspect": lambda: ["FENCELOCK.INSPECT", key],
         "advance": lambda: [span(chance)],
@@ -169,6 +169,10 @@ def with_fence(chance, key):
     return ["FENCE", some_fence(chance, key)] if chance.random() < 0.5 else []
 
 
+def release_options(chance, key):
+    return ["QUEUED"] if chance.random() < 0.25 else with_fence(chance, key)
+
+
 def write_words(chance, resource, fence):
     if chance.random() < 0.08:
         return ["HSET", resource, "fence", chance.choice(["x", "007", "-1", "3"])]
@@ -188,6 +192,7 @@ def bad_words(chance, key, owner, resource):
             ["FENCELOCK.EXTEND", key, owner, bad],
             ["FENCELOCK.EXTEND", key, owner, 100, "FENCE"],
             ["FENCELOCK.RELEASE", key, owner, "FENCE", bad],
+            ["FENCELOCK.RELEASE", key, owner, "QUEUED", "FENCE", 1],
             ["FENCELOCK.CLAIM", resource, 9007199254740991],
             ["FENCELOCK.WRITE", resource, fence_of(key), "fence", 1],
             ["FENCELOCK.WRITE", resource, fence_of(key), "u", 1, "v"],

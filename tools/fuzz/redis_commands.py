@@ -317,7 +317,7 @@ class Game:
             case 0 | 1 | 2 | 3 | 4:
                 return self.acquire(key)
             case 5 | 6:
-                tail = ["FENCE", self.fence()] if self.one_in(2) else []
+                tail = self.pick([[], ["FENCE", self.fence()], ["FENCE", self.fence()], ["QUEUED"]])
                 return ["FENCELOCK.RELEASE", key, self.owner(), *tail]
             case 7 | 8:
                 tail = ["FENCE", self.fence()] if self.one_in(2) else []
@@ -339,7 +339,7 @@ class Game:
     def odd_lock_command(self):
         """A lock command with words missing or of whatever kind, or one that is not for users."""
         name = "FENCELOCK." + self.pick([*LOCK_COMMANDS, "_APPLY", "_END", "_CLOCK", "_FLOOR", "NONE"])
-        pool = [*WILD, *OWNERS[:3], *BAD_NUMBERS, *BAD_FENCES, b"WAIT", b"RETRY", b"FENCE", b"10"]
+        pool = [*WILD, *OWNERS[:3], *BAD_NUMBERS, *BAD_FENCES, b"WAIT", b"RETRY", b"FENCE", b"QUEUED", b"10"]
         return [name, *(self.pick(pool) for _ in range(self.chance.randrange(6)))]
 
     def key_command(self):

@@ -26,6 +26,15 @@ pub struct Extend<'a> {
     pub ttl: Millis,
 }
 
+/// A request to release a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Release<'a> {
+    /// Who asks.
+    pub caller: Caller<'a>,
+    /// Whether the owner's places in the queue go as well: its caller gave up and cannot know how far the call had come.
+    pub queued: bool,
+}
+
 /// What is wrong with an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadArgument<'a> {
@@ -46,6 +55,10 @@ pub enum BadArgument<'a> {
     Repeated(&'static str),
     /// An option without its value.
     NoValue(&'static str),
+    /// Two options that cannot both stand.
+    Exclusive(&'static str, &'static str),
+    /// A wait of no time, and the longest that there is.
+    NoWait(u64),
     /// Not pairs of a field and a value, but this many words.
     OddFields(usize),
     /// A written field that is the stamp.
@@ -66,6 +79,13 @@ impl fmt::Display for BadArgument<'_> {
             }
             BadArgument::Repeated(name) => write!(f, "syntax error: option {name} is given twice"),
             BadArgument::NoValue(name) => write!(f, "syntax error: option {name} has no value"),
+            BadArgument::Exclusive(one, other) => {
+                write!(f, "syntax error: options {one} and {other} exclude each other")
+            }
+            // To other commands and libraries 0 means "for ever", or "do not wait".
+            BadArgument::NoWait(max) => {
+                write!(f, "WAIT must be an integer from 1 to {max}; omit WAIT to be answered at once")
+            }
             BadArgument::OddFields(words) => write!(f, "field and value must come in pairs, not as {words} words"),
             BadArgument::StampField => write!(f, "field must not be 'fence': CLAIM alone writes the stamp"),
         }
@@ -86,7 +106,7 @@ pub fn acquire<'a>(
     while let Some(word) = options.next() {
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         if is("WAIT") {
-            once("WAIT", &mut wait, span("WAIT", options.value("WAIT")?, max_ttl)?)?;
+            once("WAIT", &mut wait, wait_of(options.value("WAIT")?, max_ttl)?)?;
         } else if is("RETRY") {
             once("RETRY", &mut retry, ())?;
         } else if is("MAXHOLD") {
@@ -115,9 +135,25 @@ pub fn extend<'a>(
     Ok(Extend { caller: Caller { owner, fence: fence_option(options)? }, ttl })
 }
 
-/// Reads `owner [FENCE fence]`.
-pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Caller<'a>, BadArgument<'a>> {
-    Ok(Caller { owner: owner_of(owner)?, fence: fence_option(options)? })
+/// Reads `owner [FENCE fence | QUEUED]`.
+pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Release<'a>, BadArgument<'a>> {
+    let owner = owner_of(owner)?;
+    let (mut fenced, mut queued) = (None, None);
+    let mut options = Options(options);
+    while let Some(word) = options.next() {
+        if word.eq_ignore_ascii_case(b"FENCE") {
+            once("FENCE", &mut fenced, fence(options.value("FENCE")?)?)?;
+        } else if word.eq_ignore_ascii_case(b"QUEUED") {
+            once("QUEUED", &mut queued, ())?;
+        } else {
+            return Err(BadArgument::UnknownOption(word));
+        }
+    }
+    // Who knows its fence has had its reply, and is in no queue.
+    if fenced.is_some() && queued.is_some() {
+        return Err(BadArgument::Exclusive("FENCE", "QUEUED"));
+    }
+    Ok(Release { caller: Caller { owner, fence: fenced }, queued: queued.is_some() })
 }
 
 /// Reads `field value [field value ...]` of a write to a hash: `fields` are the words behind the fence.
@@ -162,6 +198,13 @@ fn owner_of(owner: &[u8]) -> Result<&[u8], BadArgument<'_>> {
 fn span<'a>(name: &'static str, word: &[u8], max: Millis) -> Result<Millis, BadArgument<'a>> {
     let max = max.min(LONGEST).0;
     canonical(word).filter(|&ms| (1..=max).contains(&ms)).map(Millis).ok_or(BadArgument::Number { name, min: 1, max })
+}
+
+fn wait_of<'a>(word: &[u8], max: Millis) -> Result<Millis, BadArgument<'a>> {
+    if word == b"0" {
+        return Err(BadArgument::NoWait(max.min(LONGEST).0));
+    }
+    span("WAIT", word, max)
 }
 
 fn fence_option<'a>(words: &[&'a [u8]]) -> Result<Option<Fence>, BadArgument<'a>> {
@@ -239,7 +282,24 @@ mod tests {
     #[test]
     fn there_is_no_wait_for_ever() {
         let error = acquire(b"me", b"10", &[b"WAIT", b"0"], DAY).unwrap_err();
-        assert_eq!(error.to_string(), "WAIT must be an integer from 1 to 86400000");
+        let said = "WAIT must be an integer from 1 to 86400000; omit WAIT to be answered at once";
+        assert_eq!(error.to_string(), said);
+        for word in ["00", "-1", "86400001"] {
+            let error = acquire(b"me", b"10", &[b"WAIT", word.as_bytes()], DAY).unwrap_err();
+            assert_eq!(error.to_string(), "WAIT must be an integer from 1 to 86400000");
+        }
+    }
+
+    #[test]
+    fn a_release_leaves_the_queue_when_asked_and_not_beside_a_fence() {
+        assert_eq!(release(b"me", &[]).map(|release| release.queued), Ok(false));
+        assert_eq!(release(b"me", &[b"queued"]).map(|release| release.queued), Ok(true));
+        let twice = release(b"me", &[b"QUEUED", b"queued"]).unwrap_err();
+        assert_eq!(twice.to_string(), "syntax error: option QUEUED is given twice");
+        for options in [[&b"FENCE"[..], b"33", b"QUEUED"], [b"QUEUED", b"FENCE", b"33"]] {
+            let both = release(b"me", &options).unwrap_err();
+            assert_eq!(both.to_string(), "syntax error: options FENCE and QUEUED exclude each other");
+        }
     }
 
     #[test]
@@ -271,8 +331,8 @@ mod tests {
 
     #[test]
     fn a_fence_option_is_a_fence() {
-        let caller = release(b"me", &[b"FENCE", b"33"]).unwrap();
-        assert_eq!(caller.fence.map(Fence::get), Some(33));
+        let release_of = release(b"me", &[b"FENCE", b"33"]).unwrap();
+        assert_eq!(release_of.caller.fence.map(Fence::get), Some(33));
         for word in [&b"0"[..], b"9007199254740992", b"-1", b"33.0"] {
             let error = release(b"me", &[b"FENCE", word]).unwrap_err();
             assert_eq!(error.to_string(), "fence must be an integer from 1 to 9007199254740991");

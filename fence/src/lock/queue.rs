@@ -149,6 +149,15 @@ impl<W> Queues<W> {
         Some(place.waiter)
     }
 
+    /// Takes out every waiter that `owner` has in the queue of `lock`, the first first.
+    pub fn leave_all_of(&mut self, lock: LockName, owner: &[u8]) -> Vec<W> {
+        let mut gone = Vec::new();
+        while let Some(waiter) = self.place_of(lock, owner).and_then(|ticket| self.leave(ticket)) {
+            gone.push(waiter);
+        }
+        gone
+    }
+
     /// Takes out one waiter whose deadline is at or before `now_us`. `budget` as for [`Wheel::pop`].
     pub fn pop_expired(&mut self, now_us: u64, budget: &mut usize) -> Option<W> {
         let at = self.deadlines.pop(now_us, budget)?;
@@ -380,6 +389,20 @@ mod tests {
             assert_eq!(queues.leave(ticket), Some(left));
         }
         assert_eq!(queues.place_of(K, b"o"), None);
+    }
+
+    #[test]
+    fn an_owner_leaves_a_queue_with_all_its_places_and_nobody_else_does() {
+        let mut queues = Queues::new(0);
+        for (waiter, owner) in [b"o", b"p", b"o", b"o", b"p"].into_iter().enumerate() {
+            queues.join(K, owner, LATER, waiter as u32).unwrap();
+        }
+        queues.join(L, b"o", LATER, 9).unwrap();
+        assert_eq!(queues.leave_all_of(K, b"o"), [0, 2, 3]);
+        assert_eq!(queues.leave_all_of(K, b"o"), []);
+        assert_eq!(order(&mut queues, K), [1, 4]);
+        assert_eq!(order(&mut queues, L), [9]);
+        assert!(queues.is_empty() && queues.names.is_empty());
     }
 
     #[test]

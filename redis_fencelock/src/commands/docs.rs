@@ -34,6 +34,7 @@ const STRING: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_RE
 const INTEGER: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER;
 const KEY: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY;
 const TOKEN: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
+const ONE_OF: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
 const BLOCK: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
 
 const fn arg(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Arg {
@@ -61,7 +62,20 @@ pub(crate) const ACQUIRE: &[Arg] = &[
     option(c"ephemeral", TOKEN, c"EPHEMERAL"),
 ];
 pub(crate) const EXTEND: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION];
-pub(crate) const RELEASE: &[Arg] = &[LOCK, OWNER, FENCE_OPTION];
+pub(crate) const RELEASE: &[Arg] = &[
+    LOCK,
+    OWNER,
+    Arg {
+        name: c"which",
+        kind: ONE_OF,
+        token: None,
+        flags: raw::REDISMODULE_CMD_ARG_OPTIONAL,
+        parts: &[
+            Arg { flags: raw::REDISMODULE_CMD_ARG_NONE, ..FENCE_OPTION },
+            Arg { flags: raw::REDISMODULE_CMD_ARG_NONE, ..option(c"queued", TOKEN, c"QUEUED") },
+        ],
+    },
+];
 pub(crate) const CHECK: &[Arg] = &[LOCK, FENCE];
 pub(crate) const INSPECT: &[Arg] = &[LOCK];
 pub(crate) const CLAIM: &[Arg] = &[arg(c"resource", KEY), FENCE];

@@ -160,11 +160,13 @@ fn extend(ctx: Ctx, words: &Words) -> Reply {
     }
 }
 
-/// `FENCELOCK.RELEASE key owner [FENCE fence]`
+/// `FENCELOCK.RELEASE key owner [FENCE fence | QUEUED]`
 fn release(ctx: Ctx, words: &Words) -> Reply {
-    let caller = args::release(words.at(2), words.from(3))?;
+    let args::Release { caller, queued } = args::release(words.at(2), words.from(3))?;
     let mut slot = open_to_write(ctx, words.key)?;
     let (lock, now_us) = (slot.lock(), server().steady_us());
+    // First, or the lock would be handed to a call that is given up.
+    let left_queue = queued && waiters::give_up_all_places(lock, caller.owner);
     match lease::release(slot.hold(), caller, now_us) {
         Ok(_) => {
             server().stats.count(Count::Releases);
@@ -172,6 +174,8 @@ fn release(ctx: Ctx, words: &Words) -> Reply {
             handover::pass_on(&mut slot, lock, now_us);
             Ok(Answer::Integer(1))
         }
+        // Who gave up never knew whether it held the lock.
+        Err(_) if queued => Ok(Answer::Integer(u64::from(left_queue))),
         Err(_) => {
             server().stats.count_for(lock, Count::LateReleases);
             Ok(Answer::Integer(0))

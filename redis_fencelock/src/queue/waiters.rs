@@ -108,6 +108,13 @@ pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
     }
 }
 
+/// Ends every wait of `owner` for this lock; false when it had none.
+pub(crate) fn give_up_all_places(lock: LockName, owner: &[u8]) -> bool {
+    let gone = server().queues.borrow_mut().leave_all_of(lock, owner);
+    gone.iter().for_each(|waiter| waiter.resolve(Outcome::Nothing));
+    !gone.is_empty()
+}
+
 /// Lets a grant stand that a repeated call has got too, even if the client that waited for it is gone.
 pub(crate) fn confirm(fence: Fence) {
     let server = server();

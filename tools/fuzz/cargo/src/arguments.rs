@@ -22,8 +22,11 @@ pub fn run(data: &[u8]) {
             assert_eq!(read, plain);
         }
         [b"release", owner, ref options @ ..] => {
-            let read = told(args::release(owner, options)).map(|caller| (caller.owner, caller.fence));
-            assert_eq!(read, owner_of(owner).zip(fence_option(options)));
+            let read = told(args::release(owner, options));
+            let queued = matches!(options, [name] if name.eq_ignore_ascii_case(b"QUEUED"));
+            let plain = owner_of(owner).zip(if queued { Some(None) } else { fence_option(options) });
+            assert_eq!(read.map(|read| (read.caller.owner, read.caller.fence)), plain);
+            assert_eq!(read.is_some_and(|read| read.queued), plain.is_some() && queued);
         }
         [b"fields", ref fields @ ..] => {
             let plain = fields.chunks(2).all(|pair| pair.len() == 2 && pair[0] != b"fence") && !fields.is_empty();

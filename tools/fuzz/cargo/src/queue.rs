@@ -57,7 +57,7 @@ struct Test {
 
 impl Test {
     fn step(&mut self, input: &mut Input) -> Option<()> {
-        match input.below(9)? {
+        match input.below(10)? {
             0..=2 => {
                 let (lock, owner) = (input.below(LOCKS)?, input.below(3)?);
                 let deadline_us = self.now_us + input.span(SPAN_BITS)?;
@@ -106,6 +106,15 @@ impl Test {
                 self.queues.look_at_all((db < 2).then_some(i32::from(db)), due_us);
                 for lock in (0..LOCKS).filter(|&lock| db == 2 || db == lock / 2) {
                     self.want_look(lock, due_us);
+                }
+            }
+            8 => {
+                let (lock, owner) = (input.below(LOCKS)?, input.below(3)?);
+                let listed = |listed: &Listed| listed.lock == lock && listed.owner == owner;
+                let ids: Vec<u32> = self.waiters.iter().filter(|one| listed(one)).map(|one| one.id).collect();
+                assert_eq!(self.queues.leave_all_of(name(lock), OWNERS[usize::from(owner)]), ids);
+                while let Some(at) = self.waiters.iter().position(listed) {
+                    self.remove(at);
                 }
             }
             _ => {
