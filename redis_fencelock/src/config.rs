@@ -10,7 +10,7 @@ use fence::lock::lease::{LONGEST, Millis};
 use redis_module::raw;
 
 use crate::counters::{DEFAULT_NAMES, NAMES_MAX};
-use crate::ffi::{Ctx, Name, api, callback, warn};
+use crate::ffi::{Ctx, Name, ServerInfo, api, callback, warn};
 use crate::server::{DEFAULT_MAX_TTL, DEFAULT_MAX_WAITERS, server};
 
 const FENCE_CLOCK: &CStr = c"fence-clock";
@@ -141,10 +141,12 @@ pub(crate) struct Warned {
 
 /// Warns of settings of the server under which locks are lost.
 pub(crate) fn warn_about(ctx: Ctx) {
-    let setting = |name| ctx.setting(name).unwrap_or_default();
-    let policy = setting(c"maxmemory-policy");
-    let evicts = setting(c"maxmemory") != "0" && policy.starts_with("allkeys");
-    let loses_fence = setting(c"appendonly") == "yes" && setting(c"aof-use-rdb-preamble") == "no";
+    let memory = ServerInfo::of(c"memory");
+    let policy = memory.text(c"maxmemory_policy").unwrap_or_default();
+    let evicts = memory.number(c"maxmemory") != Some(0) && policy.starts_with("allkeys");
+    let has_aof = ServerInfo::of(c"persistence").number(c"aof_enabled") == Some(1);
+    // The one setting that INFO does not have; CONFIG may be renamed.
+    let loses_fence = has_aof && ctx.setting(c"aof-use-rdb-preamble").is_some_and(|setting| setting == "no");
     let before = server().warned.replace(Warned { evicts, loses_fence });
     if evicts && !before.evicts {
         warn(&format!(

@@ -1,4 +1,4 @@
-//! Panics on request, to prove that a panic in any callback is caught. Only in builds with the feature `drill`.
+//! Panics and failures on request, to prove what becomes of them. Only in builds with the feature `drill`.
 
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use crate::ffi::{Ctx, INTERNAL_ERROR, Name, callback};
 static TARGET: Mutex<Option<String>> = Mutex::new(None);
 
 callback! {
-    /// `FENCELOCK._DRILL callback`: the callback of that name panics once, at its next call.
+    /// `FENCELOCK._DRILL callback`: the callback of that name panics once, at its next call; `propagate` fails once.
     pub(crate) fn on_drill(
         ctx: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
@@ -30,6 +30,10 @@ callback! {
 
 /// Panics when `name` is the target.
 pub(crate) fn maybe_panic(name: &str) {
-    let hit = TARGET.lock().unwrap().take_if(|target| target == name).is_some();
-    assert!(!hit, "drill in {name}");
+    assert!(!is_target(name), "drill in {name}");
+}
+
+/// Whether this is the target, which it is once.
+pub(crate) fn is_target(name: &str) -> bool {
+    TARGET.lock().unwrap().take_if(|target| target == name).is_some()
 }

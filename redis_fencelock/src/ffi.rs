@@ -3,7 +3,7 @@
 //! No rule and no state of its own. Functions newer than Redis 7.0 are looked up, never assumed.
 //! Invariant: no panic crosses into the server. Every callback is made by [`callback!`], which catches it.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_longlong, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -171,6 +171,13 @@ impl Ctx {
         }
     }
 
+    /// Publishes the event that the server's own HSET does.
+    pub fn notify_hset(self, name: Name) {
+        const CLASS: c_int = raw::REDISMODULE_NOTIFY_HASH as c_int;
+        // SAFETY: the event ends in NUL; context and name are alive.
+        unsafe { api!(RedisModule_NotifyKeyspaceEvent)(self.0, CLASS, c"hset".as_ptr(), name.0) };
+    }
+
     /// The field of a hash.
     pub fn hash_field(self, name: Name, field: &CStr) -> Hash {
         let Some(key) = self.open_for_reading(name) else { return Hash::NoField };
@@ -190,27 +197,6 @@ impl Ctx {
         if found.is_null() { Hash::NoField } else { Hash::Field(OwnName(Name(found))) }
     }
 
-    /// `HSET name fields...`, replicated. The error is the server's.
-    pub fn call_hset(self, name: Name, fields: &[Name]) -> Result<(), String> {
-        let format = c"!sv".as_ptr();
-        // SAFETY: the format asks for a string and for an array of strings with its length, which follow.
-        let reply =
-            unsafe { api!(RedisModule_Call)(self.0, c"HSET".as_ptr(), format, name.0, fields.as_ptr(), fields.len()) };
-        CallReply::of(reply).map_or_else(|| Err("ERR HSET failed".into()), |reply| reply.error().map_or(Ok(()), Err))
-    }
-
-    /// `HSET name field number`, replicated. The error is the server's.
-    pub fn call_hset_number(self, name: Name, field: &[u8], number: u64) -> Result<(), String> {
-        let (field, number) = (OwnName::new(field), OwnName::new(number.to_string().as_bytes()));
-        self.call_hset(name, &[field.0, number.0])
-    }
-
-    /// `HGETALL name`, in the protocol of the client.
-    pub fn call_hgetall(self, name: Name) -> Option<CallReply> {
-        // SAFETY: the format asks for one string, which follows.
-        CallReply::of(unsafe { api!(RedisModule_Call)(self.0, c"HGETALL".as_ptr(), c"0s".as_ptr(), name.0) })
-    }
-
     /// The value of a setting of the server.
     pub fn setting(self, name: &CStr) -> Option<String> {
         let format = c"cc".as_ptr();
@@ -228,30 +214,39 @@ impl Ctx {
     }
 
     /// Sends `command name blob` to the replicas and the append-only file.
-    pub fn replicate_blob(self, command: &CStr, name: Name, blob: &[u8]) {
+    pub fn replicate_blob(self, command: &CStr, name: Name, blob: &[u8]) -> Result<(), NotPropagated> {
         let format = c"sb".as_ptr();
         // SAFETY: the format asks for a string and for bytes with their length, which follow.
-        unsafe {
-            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, blob.as_ptr(), blob.len());
-        }
+        propagated(command, || unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, blob.as_ptr(), blob.len())
+        })
     }
 
     /// Sends `command name number word` to the replicas and the append-only file.
-    pub fn replicate_end(self, command: &CStr, name: Name, number: u64, word: &str) {
+    pub fn replicate_end(self, command: &CStr, name: Name, number: u64, word: &str) -> Result<(), NotPropagated> {
         let format = c"slb".as_ptr();
         let number = number as c_longlong;
         // SAFETY: the format asks for a string, a long long, and bytes with their length, which follow.
-        unsafe {
-            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, number, word.as_ptr(), word.len());
-        }
+        propagated(command, || unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, number, word.as_ptr(), word.len())
+        })
     }
 
     /// Sends `command number` to the replicas and the append-only file.
-    pub fn replicate_number(self, command: &CStr, number: u64) {
+    pub fn replicate_number(self, command: &CStr, number: u64) -> Result<(), NotPropagated> {
         // SAFETY: the format asks for one long long, which follows.
-        unsafe {
-            api!(RedisModule_Replicate)(self.0, command.as_ptr(), c"l".as_ptr(), number as c_longlong);
-        }
+        propagated(command, || unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), c"l".as_ptr(), number as c_longlong)
+        })
+    }
+
+    /// Sends `command name words...` to the replicas and the append-only file.
+    pub fn replicate_words(self, command: &CStr, name: Name, words: &[Name]) -> Result<(), NotPropagated> {
+        let format = c"sv".as_ptr();
+        // SAFETY: the format asks for a string and for an array of strings with its length, which follow.
+        propagated(command, || unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, words.as_ptr(), words.len())
+        })
     }
 
     /// Sends the running command on as it came, and counts one change for the next snapshot.
@@ -309,12 +304,6 @@ impl Ctx {
         unsafe { api!(RedisModule_ReplyWithArray)(self.0, length as i64) }
     }
 
-    /// Passes a reply on.
-    pub fn reply_forwarded(self, reply: &CallReply) -> c_int {
-        // SAFETY: the reply is alive and stays ours.
-        unsafe { api!(RedisModule_ReplyWithCallReply)(self.0, reply.0) }
-    }
-
     /// An error reply. `line` begins with its code word.
     pub fn reply_error(self, line: &str) -> c_int {
         let line = CString::new(line.replace('\0', "\\0")).unwrap_or_default();
@@ -326,6 +315,20 @@ impl Ctx {
         // SAFETY: the context is that of a running command.
         unsafe { api!(RedisModule_WrongArity)(self.0) }
     }
+}
+
+/// The server has refused to propagate a write, which must not be made then.
+#[derive(Debug)]
+pub(crate) struct NotPropagated;
+
+fn propagated(command: &CStr, propagate: impl FnOnce() -> c_int) -> Result<(), NotPropagated> {
+    #[cfg(feature = "drill")]
+    let propagate = || if crate::drill::is_target("propagate") { raw::REDISMODULE_ERR as c_int } else { propagate() };
+    if propagate() == raw::REDISMODULE_OK as c_int {
+        return Ok(());
+    }
+    warn(&format!("{} cannot be propagated, so the write is refused; is it renamed?", command.to_string_lossy()));
+    Err(NotPropagated)
 }
 
 /// A section of what INFO tells, freed when dropped.
@@ -343,6 +346,15 @@ impl ServerInfo {
         // SAFETY: the data is alive and the field ends in NUL.
         let number = unsafe { api!(RedisModule_ServerInfoGetFieldUnsigned)(self.0, field.as_ptr(), &mut error) };
         (error == 0).then_some(number)
+    }
+
+    /// A field that is a text.
+    pub fn text(&self, field: &CStr) -> Option<String> {
+        // SAFETY: the data is alive and the field ends in NUL; the text ends in NUL and lives as long as the data.
+        unsafe {
+            let text = api!(RedisModule_ServerInfoGetFieldC)(self.0, field.as_ptr());
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
     }
 }
 
@@ -367,13 +379,6 @@ impl CallReply {
     fn of(reply: *mut raw::RedisModuleCallReply) -> Option<CallReply> {
         // Not `then_some`, which would make one of a null pointer and drop it.
         (!reply.is_null()).then(|| CallReply(reply))
-    }
-
-    /// The error that it is, if it is one.
-    fn error(&self) -> Option<String> {
-        // SAFETY: the reply is alive.
-        let is_error = unsafe { api!(RedisModule_CallReplyType)(self.0) } == raw::REDISMODULE_REPLY_ERROR as c_int;
-        is_error.then(|| self.text().unwrap_or_default())
     }
 
     fn text(&self) -> Option<String> {
@@ -451,6 +456,32 @@ impl Key {
         unsafe { api!(RedisModule_DeleteKey)(self.0) };
     }
 
+    /// Sets one field of a hash, or of a key that holds nothing.
+    pub fn set_field(&self, field: Name, value: Name) {
+        let (flags, end) = (raw::REDISMODULE_HASH_COUNT_ALL as c_int, ptr::null::<c_char>());
+        // SAFETY: the key is open for writing; the list of fields and values ends in a null pointer.
+        let set = unsafe { api!(RedisModule_HashSet)(self.0, flags, field.0, value.0, end) };
+        if set != 1 {
+            warn("a field of a hash was propagated and cannot be set");
+        }
+    }
+
+    /// Replies all fields of a hash, in the protocol of the client.
+    pub fn reply_fields(&self, ctx: Ctx) -> c_int {
+        let mut fields = Fields { ctx, count: 0 };
+        let data: *mut Fields = &mut fields;
+        // SAFETY: key and context are alive; the cursor is freed once; the callback gets `data` during the calls alone. The
+        // length of the map that is begun is set at the end.
+        unsafe {
+            api!(RedisModule_ReplyWithMap)(ctx.0, raw::REDISMODULE_POSTPONED_LEN as c_long);
+            let cursor = api!(RedisModule_ScanCursorCreate)();
+            while api!(RedisModule_ScanKey)(self.0, cursor, Some(on_field), data.cast()) != 0 {}
+            api!(RedisModule_ScanCursorDestroy)(cursor);
+            api!(RedisModule_ReplySetMapLength)(ctx.0, (*data).count);
+        }
+        raw::REDISMODULE_OK as c_int
+    }
+
     /// Takes a time to live away that somebody has set: the lease alone decides when a lock ends.
     pub fn clear_expire(&self) {
         // SAFETY: the key is open for writing.
@@ -458,6 +489,31 @@ impl Key {
             if api!(RedisModule_GetExpire)(self.0) != NO_EXPIRE {
                 api!(RedisModule_SetExpire)(self.0, NO_EXPIRE);
             }
+        }
+    }
+}
+
+/// A reply of fields that is being written.
+struct Fields {
+    ctx: Ctx,
+    count: c_long,
+}
+
+callback! {
+    fn on_field(
+        _key: *mut raw::RedisModuleKey,
+        field: *mut raw::RedisModuleString,
+        value: *mut raw::RedisModuleString,
+        data: *mut c_void,
+    ) -> (), else ();
+    {
+        // SAFETY: `reply_fields` passes a pointer to its own variable, and nobody else uses it during the scan.
+        let fields = unsafe { &mut *data.cast::<Fields>() };
+        fields.count += 1;
+        // SAFETY: context and strings are alive; the server copies what it sends.
+        unsafe {
+            api!(RedisModule_ReplyWithString)(fields.ctx.0, field);
+            api!(RedisModule_ReplyWithString)(fields.ctx.0, value);
         }
     }
 }

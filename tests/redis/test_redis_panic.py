@@ -182,6 +182,16 @@ def on_end(drill):
     return replica
 
 
+@drills("on_field")
+def on_field(drill):
+    """A field is missing in the reply; the stamp is there."""
+    drill.client.hset("resource", "total", 3)
+    drill.order()
+    told = drill.client.execute_command("FENCELOCK.CLAIM", "resource", 8)
+    assert told in ([b"total", b"3"], [b"fence", b"8"])
+    assert drill.client.hgetall("resource") == {b"total": b"3", b"fence": b"8"}
+
+
 @drills("on_floor")
 def on_floor(drill):
     """The same for a fence that is only told."""

@@ -16,7 +16,7 @@ use redis_module::raw;
 
 use crate::commands::{info, resource};
 use crate::counters::Count;
-use crate::ffi::{CallReply, Ctx, INTERNAL_ERROR, Name, callback};
+use crate::ffi::{Ctx, INTERNAL_ERROR, Key, Name, NotPropagated, callback};
 use crate::lock::slot::{Event, Slot, WRONG_TYPE, WrongType};
 use crate::queue::handover;
 use crate::queue::waiters::{self, NotQueued};
@@ -31,7 +31,8 @@ pub(crate) enum Answer {
     Inspected(Box<Inspected>),
     Numbers(Vec<(&'static str, u64)>),
     Lines(&'static [&'static str]),
-    Forwarded(CallReply),
+    /// All fields of a hash.
+    Fields(Key),
     /// The client is blocked: the reply comes later.
     Later,
 }
@@ -50,6 +51,12 @@ pub(crate) struct Inspected {
 impl From<BadArgument<'_>> for Answer {
     fn from(bad: BadArgument) -> Answer {
         Answer::Error(format!("ERR {bad}"))
+    }
+}
+
+impl From<NotPropagated> for Answer {
+    fn from(_: NotPropagated) -> Answer {
+        Answer::Error("ERR the write cannot be propagated, so nothing was changed: see the log of the server".into())
     }
 }
 
@@ -72,8 +79,8 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
     let mut issuer = server().issuer();
     match lease::acquire(slot.hold(), others_wait, request, &mut issuer, server().now(clocks)) {
         Ok(Acquired::Granted(lease)) => {
+            slot.grant(&Hold { lease, owner: request.owner }, clocks)?;
             server().set_issuer(issuer);
-            slot.grant(&Hold { lease, owner: request.owner }, clocks);
             bind_if_ephemeral(ctx, lease, slot.lock());
             Ok(Answer::Integer(lease.fence.get()))
         }
@@ -149,7 +156,7 @@ fn extend(ctx: Ctx, words: &Words) -> Reply {
     let clocks = server().clocks();
     match lease::extend(slot.hold(), request.caller, request.ttl, clocks.steady_us) {
         Ok(lease) => {
-            slot.set_deadline(lease, clocks);
+            slot.set_deadline(lease, clocks)?;
             server().stats.count(Count::Extensions);
             Ok(Answer::Integer(lease.left(clocks.steady_us).0))
         }
@@ -169,9 +176,9 @@ fn release(ctx: Ctx, words: &Words) -> Reply {
     let left_queue = queued && waiters::give_up_all_places(lock, caller.owner);
     match lease::release(slot.hold(), caller, now_us) {
         Ok(_) => {
-            server().stats.count(Count::Releases);
             slot.tell(Event::Released);
-            handover::pass_on(&mut slot, lock, now_us);
+            handover::pass_on(&mut slot, lock, now_us).inspect_err(|_| slot.tell_nothing())?;
+            server().stats.count(Count::Releases);
             Ok(Answer::Integer(1))
         }
         // Who gave up never knew whether it held the lock.
@@ -219,8 +226,8 @@ fn raise(ctx: Ctx, words: &Words) -> Reply {
                 "ERR fence {fence} is more than an hour ahead of the clock: it would never be caught up"
             )));
         }
+        ctx.replicate_number(FLOOR, fence.get())?;
         server().observe(fence.get());
-        ctx.replicate_number(FLOOR, fence.get());
     }
     Ok(Answer::Integer(server().issuer().last()))
 }
@@ -245,7 +252,7 @@ impl Answer {
             Answer::Null => ctx.reply_null(),
             Answer::Error(line) => ctx.reply_error(&line),
             Answer::Inspected(inspected) => inspected.send(ctx),
-            Answer::Forwarded(reply) => ctx.reply_forwarded(&reply),
+            Answer::Fields(key) => key.reply_fields(ctx),
             Answer::Later => raw::REDISMODULE_OK as c_int,
             Answer::Numbers(numbers) => {
                 ctx.reply_map(numbers.len());

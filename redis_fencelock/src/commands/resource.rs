@@ -1,8 +1,10 @@
 //! Redis as the protected resource: a hash whose field `fence` is its stamp.
 //!
-//! Not the rule, which is `fence::resource`. Reads and writes go through the server's own commands, so replication,
-//! events and memory limits are the server's too.
+//! Not the rule, which is `fence::resource`. What is written is propagated as HSET, before it is written, because that
+//! command may be renamed.
 //! Invariant: a refused call changes nothing, and the stamp never goes down.
+
+use std::ffi::CStr;
 
 use fence::lock::args::{self, STAMP};
 use fence::lock::queue::LockName;
@@ -11,9 +13,11 @@ use fence::{Fence, FenceLimits, FenceRefused};
 
 use crate::commands::lock::{Answer, Reply, Words};
 use crate::counters::Count;
-use crate::ffi::{Ctx, Hash};
+use crate::ffi::{Ctx, Hash, Key, Name, NotPropagated, OwnName};
 use crate::lock::slot::WRONG_TYPE;
 use crate::server::server;
+
+const HSET: &CStr = c"HSET";
 
 /// How far ahead of the clock a caller's fence may be: one wrong call must not shut a resource for years.
 const AHEAD_US: u64 = 24 * 3_600 * 1_000_000;
@@ -27,11 +31,24 @@ pub(crate) fn claim(ctx: Ctx, words: &Words) -> Reply {
         server().stats.count_for(lock, Count::ClaimsStale);
         return Ok(Answer::Null);
     }
+    let key = ctx.open(words.key);
     if stored != Some(fence.get() as i64) {
-        ctx.call_hset_number(words.key, STAMP, fence.get()).map_err(Answer::Error)?;
+        let (field, number) = (OwnName::new(STAMP), OwnName::new(fence.to_string().as_bytes()));
+        hset(ctx, &key, words.key, &[field.0, number.0])?;
     }
     server().stats.count_for(lock, Count::Claims);
-    ctx.call_hgetall(words.key).map(Answer::Forwarded).ok_or_else(|| Answer::Error("ERR HGETALL failed".into()))
+    Ok(Answer::Fields(key))
+}
+
+/// Sets fields as HSET does, if that can be propagated.
+fn hset(ctx: Ctx, key: &Key, name: Name, fields: &[Name]) -> Result<(), NotPropagated> {
+    ctx.replicate_words(HSET, name, fields)?;
+    for pair in fields.chunks_exact(2) {
+        key.set_field(pair[0], pair[1]);
+    }
+    ctx.signal_modified(name);
+    ctx.notify_hset(name);
+    Ok(())
 }
 
 /// `FENCELOCK.WRITE resource fence field value [field value ...]`
@@ -53,7 +70,7 @@ pub(crate) fn write(ctx: Ctx, words: &Words) -> Reply {
             )))
         }
         Verdict::Accepted => {
-            ctx.call_hset(words.key, words.names_from(3)).map_err(Answer::Error)?;
+            hset(ctx, &ctx.open(words.key), words.key, words.names_from(3))?;
             server().stats.count_for(lock, Count::Writes);
             Ok(Answer::Integer(1))
         }

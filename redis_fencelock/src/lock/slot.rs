@@ -13,7 +13,7 @@ use fence::lock::lease::{Hold, Lease};
 use fence::lock::queue::LockName;
 
 use crate::counters::Count;
-use crate::ffi::{Content, Ctx, Key, Name};
+use crate::ffi::{Content, Ctx, Key, Name, NotPropagated};
 use crate::lock::value::Value;
 use crate::queue::handover;
 use crate::replication::{APPLY, END};
@@ -120,39 +120,47 @@ impl Slot {
     }
 
     /// Stores a new hold.
-    pub fn grant(&mut self, hold: &Hold, clocks: Clocks) {
-        let ended = self.note_end(clocks.steady_us);
+    pub fn grant(&mut self, hold: &Hold, clocks: Clocks) -> Result<(), NotPropagated> {
+        let ended = self.lease().map(|lease| lease.ending(clocks.steady_us));
+        self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;
+        self.note_end(clocks.steady_us);
         let had_value = self.value.is_some();
         self.store(server().add(hold, self.arrival()));
         if had_value {
             self.key.clear_expire();
         }
-        self.written(hold, clocks, Notes { ended, ..Notes::default() });
+        self.ctx.signal_modified(self.name);
         server().stats.count_for(self.lock(), Count::Grants);
         self.tell(Event::Granted);
+        Ok(())
     }
 
     /// Stores the hold that is there with another deadline.
-    pub fn set_deadline(&self, lease: Lease, clocks: Clocks) {
-        let Some(value) = self.value else { return };
+    pub fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
+        let Some(value) = self.value else { return Ok(()) };
+        self.propagate(&Hold { lease, owner: value.owner() }, clocks, Notes::default())?;
         server().index.borrow_mut().set_deadline(value, lease.deadline_us);
         reaper::arm(lease.deadline_us);
         handover::look_again(self, self.lock(), clocks.steady_us);
         self.key.clear_expire();
-        self.written(&value.hold(), clocks, Notes::default());
+        self.ctx.signal_modified(self.name);
+        Ok(())
     }
 
     /// Removes the hold that is there.
-    pub fn remove(&mut self, now_us: u64) {
-        let ended = self.note_end(now_us).unwrap_or(Ending::Unknown);
-        let Some(value) = self.value.take() else { return };
-        let fence = value.lease().fence;
+    pub fn remove(&mut self, now_us: u64) -> Result<(), NotPropagated> {
+        let Some(value) = self.value else { return Ok(()) };
+        let lease = value.lease();
+        if self.must_tell() {
+            let word = lease.ending(now_us).word();
+            self.ctx.replicate_end(END, self.name, lease.fence.get(), word)?;
+        }
+        self.note_end(now_us);
+        self.value = None;
         server().index.borrow_mut().remove(value);
         self.key.delete();
         self.ctx.signal_modified(self.name);
-        if self.must_tell() {
-            self.ctx.replicate_end(END, self.name, fence.get(), ended.word());
-        }
+        Ok(())
     }
 
     /// Stores what the primary or the append-only file sends, whatever was there.
@@ -200,6 +208,11 @@ impl Slot {
         }
     }
 
+    /// What was to be told has not happened.
+    pub fn tell_nothing(&mut self) {
+        self.told = Told::default();
+    }
+
     /// The first time after a lease has run out: counts and tells it.
     pub fn note_run_out(&mut self, now_us: u64) {
         let Some(value) = self.value.filter(|value| !value.lease().is_live(now_us)) else { return };
@@ -220,16 +233,15 @@ impl Slot {
         self.lock
     }
 
-    /// What is to be told of a hold before it is replaced or removed. Returns why it has ended.
-    fn note_end(&mut self, now_us: u64) -> Option<Ending> {
-        let value = self.value?;
+    /// What is to be told of a hold before it is replaced or removed.
+    fn note_end(&mut self, now_us: u64) {
+        let Some(value) = self.value else { return };
         let lease = value.lease();
         self.note_run_out(now_us);
         server().stats.held(self.lock(), lease.held_us(now_us));
         if lease.ephemeral {
             server().ephemeral.borrow_mut().unbind(lease.fence);
         }
-        Some(lease.ending(now_us))
     }
 
     fn arrival(&self) -> Arrival<'static> {
@@ -237,10 +249,9 @@ impl Slot {
     }
 
     /// Sends the hold that is there to the replicas once more, with the time that is left now. Nothing else changes.
-    pub fn send_again(&self, clocks: Clocks) {
-        if let Some(hold) = self.hold() {
-            self.send(&hold, clocks, Notes { keeps_expire: true, ..Notes::default() });
-        }
+    pub fn send_again(&self, clocks: Clocks) -> Result<(), NotPropagated> {
+        let notes = Notes { keeps_expire: true, ..Notes::default() };
+        self.hold().map_or(Ok(()), |hold| self.propagate(&hold, clocks, notes))
     }
 
     /// Puts a value under the key, in place of the lock that is there.
@@ -249,11 +260,6 @@ impl Slot {
         self.key.replace(value);
         server().index.borrow_mut().remove(old);
         old.leave_keyspace();
-    }
-
-    fn written(&self, hold: &Hold, clocks: Clocks, notes: Notes) {
-        self.ctx.signal_modified(self.name);
-        self.send(hold, clocks, notes);
     }
 
     /// Whether the caller is to tell what it wrote. If not, this has counted it for the next snapshot.
@@ -265,11 +271,12 @@ impl Slot {
         is_heard
     }
 
-    fn send(&self, hold: &Hold, clocks: Clocks, notes: Notes) {
+    /// Comes before the write itself, which is not made if this fails.
+    fn propagate(&self, hold: &Hold, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
         if !self.must_tell() {
-            return;
+            return Ok(());
         }
         let mut buffer = [0; ENCODED_MAX];
-        self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, server().stamp(clocks), notes, &mut buffer));
+        self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, server().stamp(clocks), notes, &mut buffer))
     }
 }

@@ -7,13 +7,16 @@ use fence::lock::lease::{self, Hold, State};
 use fence::lock::queue::LockName;
 
 use crate::counters::Count;
-use crate::ffi::{Ctx, OwnName};
+use crate::ffi::{Ctx, NotPropagated, OwnName};
 use crate::lock::slot::{Slot, WRONG_TYPE};
 use crate::queue::waiters;
 use crate::server::server;
 
 /// How often a lock with waiters is looked at in a cluster: its slot may move without a word to the module.
 const CLUSTER_LOOK_US: u64 = 1_000_000;
+
+/// When a lock is looked at again whose hand-over could not be propagated.
+const NOT_PROPAGATED_LOOK_US: u64 = 1_000_000;
 
 /// What a waiter is told whose lock is no longer served here. Clients of a cluster try again and are redirected.
 const NOT_SERVED: &str = "TRYAGAIN the lock is not served by this server any more";
@@ -40,8 +43,9 @@ pub(crate) fn look(ctx: Ctx, lock: LockName) {
 pub(crate) fn settle(slot: &mut Slot, lock: LockName) {
     let now_us = server().steady_us();
     slot.note_run_out(now_us);
-    if slot.lease().is_none_or(|lease| lease.state(now_us) == State::Free) {
-        serve(slot, lock);
+    let is_free = slot.lease().is_none_or(|lease| lease.state(now_us) == State::Free);
+    if is_free && serve(slot, lock).is_err() {
+        return server().look_at(lock, now_us + NOT_PROPAGATED_LOOK_US);
     }
     look_again(slot, lock, now_us);
 }
@@ -57,34 +61,33 @@ pub(crate) fn look_again(slot: &Slot, lock: LockName, now_us: u64) {
 }
 
 /// Grants a free lock to the head of its queue; false when there is none, or no fence for it.
-fn serve(slot: &mut Slot, lock: LockName) -> bool {
+fn serve(slot: &mut Slot, lock: LockName) -> Result<bool, NotPropagated> {
     let server = server();
-    let head = server.queues.borrow().head(lock).map(|(ticket, _)| ticket);
-    let Some(ticket) = head else { return false };
+    let head = server.queues.borrow().head(lock).map(|(ticket, waiter)| (ticket, waiter.clone()));
+    let Some((ticket, waiter)) = head else { return Ok(false) };
     let clocks = server.clocks();
     let mut issuer = server.issuer();
-    let Some(terms) = server.queues.borrow().head(lock).map(|(_, waiter)| waiter.terms) else { return false };
-    let Ok(lease) = lease::grant(terms, &mut issuer, server.now(clocks)) else {
+    let Ok(lease) = lease::grant(waiter.terms, &mut issuer, server.now(clocks)) else {
         waiters::refuse_all(lock, "ERR all fences are issued");
-        return false;
+        return Ok(false);
     };
-    let Some(waiter) = server.queues.borrow_mut().leave(ticket) else { return false };
+    slot.grant(&Hold { lease, owner: &waiter.owner }, clocks)?;
     server.set_issuer(issuer);
-    slot.grant(&Hold { lease, owner: &waiter.owner }, clocks);
+    server.queues.borrow_mut().leave(ticket);
     if lease.ephemeral {
         server.ephemeral.borrow_mut().bind(lease.fence, waiter.client, lock);
     }
     server.stats.count_for(lock, Count::HandOvers);
     server.stats.waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
     waiter.granted(lease.fence);
-    true
+    Ok(true)
 }
 
 /// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.
-pub(crate) fn pass_on(slot: &mut Slot, lock: LockName, now_us: u64) {
-    if server().queues.borrow().waiting(lock) > 0 && serve(slot, lock) {
+pub(crate) fn pass_on(slot: &mut Slot, lock: LockName, now_us: u64) -> Result<(), NotPropagated> {
+    if server().queues.borrow().waiting(lock) > 0 && serve(slot, lock)? {
         look_again(slot, lock, now_us);
-    } else {
-        slot.remove(now_us);
+        return Ok(());
     }
+    slot.remove(now_us)
 }

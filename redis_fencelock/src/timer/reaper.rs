@@ -14,9 +14,10 @@ use redis_module::raw;
 
 use crate::config;
 use crate::counters::Count;
-use crate::ffi::{Ctx, OwnName, api, callback};
+use crate::ffi::{Ctx, NotPropagated, OwnName, api, callback};
 use crate::lock::slot::Slot;
 use crate::lock::value::Value;
+use crate::queue::ephemeral::Bound;
 use crate::queue::handover;
 use crate::queue::waiters::Waiter;
 use crate::replication::FLOOR;
@@ -207,7 +208,8 @@ fn close_unanswered(ctx: Ctx) {
 fn write(ctx: Ctx) {
     let server = server();
     if server.reaper.floor_due.take() {
-        ctx.replicate_number(FLOOR, server.issuer().last());
+        let sent = ctx.replicate_number(FLOOR, server.issuer().last());
+        server.reaper.floor_due.set(sent.is_err());
     }
     undo_grants(ctx);
     end_ephemeral(ctx);
@@ -258,7 +260,7 @@ fn resend(ctx: Ctx) {
     // Names and not values: opening a key may expire it, and its value may be gone then.
     let (names, next) = server.index.borrow().names(from, RESEND_SLICE);
     for (db, name) in names {
-        with_slot(ctx, LockName { db, name: &name }, |slot| slot.send_again(server.clocks()));
+        with_slot(ctx, LockName { db, name: &name }, |slot| _ = slot.send_again(server.clocks()));
     }
     server.reaper.resend.set(next.map(|from| Resend { from, due_us }));
     if next.is_some() {
@@ -280,9 +282,9 @@ fn undo_grant(ctx: Ctx, waiter: &Waiter, fence: Fence) {
     let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
     with_slot(ctx, lock, |slot| {
         let now_us = server().steady_us();
-        if lease::release(slot.hold(), caller, now_us).is_ok() {
+        // What cannot be propagated ends at its deadline.
+        if lease::release(slot.hold(), caller, now_us).is_ok() && handover::pass_on(slot, lock, now_us).is_ok() {
             server().stats.count(Count::Undone);
-            handover::pass_on(slot, lock, now_us);
         }
     });
 }
@@ -296,11 +298,18 @@ fn end_ephemeral(ctx: Ctx) {
         with_slot(ctx, lock, |slot| {
             let clocks = server.clocks();
             let live = slot.lease().filter(|lease| lease.is_live_hold_of(bound.fence, clocks.steady_us));
-            if let Some(lease) = live {
-                slot.set_deadline(lease.run_out(clocks.steady_us), clocks);
+            if let Some(lease) = live
+                && slot.set_deadline(lease.run_out(clocks.steady_us), clocks).is_err()
+            {
+                server.ephemeral.borrow_mut().closed.push(bound_again(lock, lease.fence));
+                arm(clocks.steady_us + NOT_SERVED_RETRY_US);
             }
         });
     }
+}
+
+fn bound_again(lock: LockName, fence: Fence) -> Bound {
+    Bound { fence, db: lock.db, name: lock.name.into() }
 }
 
 fn with_slot(ctx: Ctx, lock: LockName, act: impl FnOnce(&mut Slot)) {
@@ -356,8 +365,10 @@ fn retire(ctx: Ctx, value: Value) -> Retired {
         return Retired::Later(lease.free_us());
     }
     let lock = slot.lock();
-    handover::pass_on(&mut slot, lock, now_us);
-    Retired::Done
+    match handover::pass_on(&mut slot, lock, now_us) {
+        Ok(()) => Retired::Done,
+        Err(NotPropagated) => Retired::Later(now_us + NOT_SERVED_RETRY_US),
+    }
 }
 
 fn sweep() {
