@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bench import __main__ as bench
-from bench import report
+from bench import charts, report
 from bench.redis_works import Kept
 from bench.works import Work, measure
 
@@ -102,4 +102,27 @@ def test_the_files_have_every_work_with_its_limit(tmp_path):
     assert json.loads((tmp_path / "redis.json").read_text()) == {"minutes": 3, **found, "works": records}
     row = r"^\| work \| CPU \| ≤ 1.2, 1.1 \| \*\*1.150\*\* \| met \|$"
     assert len(re.findall(row, (tmp_path / "redis.md").read_text(), re.M)) == 2
-    assert (tmp_path / "redis.svg").read_text().count(">1.15<") == 2
+
+
+def kept(part):
+    """The kept works of a part."""
+    return json.loads((charts.HERE / f"{part}.json").read_text())["works"]
+
+
+@pytest.mark.parametrize(("part", "chart"), [(part, chart) for part, all_ in charts.CHARTS.items() for chart in all_], ids=lambda one: getattr(one, "name", one))
+def test_each_chart_answers_its_question_with_a_dozen_bars_at_most(tmp_path, part, chart):
+    bars = charts.values(chart, kept(part))
+    assert len(bars) == len(chart.bars) <= 12
+    assert any(whose == charts.OURS for _, whose, _ in bars)
+    charts.write(tmp_path, part, kept(part))
+    assert (tmp_path / f"{chart.name}.svg").read_text() == (charts.HERE / f"{chart.name}.svg").read_text()
+    assert f"({chart.name}.svg)" in (charts.HERE / "RESULTS.md").read_text()
+
+
+def test_a_bar_of_a_peer_is_made_of_two_ratios_of_ours():
+    def ratio(name, value):
+        return {**record(value, "CPU"), "name": name}
+
+    chart = charts.Chart("c", "?", "line", "CPU", (charts.Bar("ours", charts.OURS, "a"), charts.Bar("peer", charts.PEER, "a", "b")))
+    assert charts.values(chart, [ratio("a", 1.2), ratio("b", 0.4)]) == [("ours", "ours", 1.2), ("peer", "peer", pytest.approx(3.0))]
+    assert charts.values(chart, [ratio("b", 0.4)]) == []

@@ -1,10 +1,8 @@
-"""Writes what was measured: JSON with everything, a Markdown table, and plots of each ratio against its limit."""
+"""Writes what was measured: JSON with everything, a Markdown table, and small charts."""
 
 import contextlib
 import datetime
-import html
 import json
-import math
 import os
 import platform
 import re
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from harness import PostgresServer, RedisServer, places
 
-from . import redis_works
+from . import charts, redis_works
 
 
 def line(record):
@@ -22,12 +20,12 @@ def line(record):
 
 
 def write(folder, part, machine, records, minutes):
-    """JSON, a table and a plot of a part, in the folder."""
+    """JSON, a table and the charts of a part, in the folder."""
     found = {"minutes": round(minutes), **machine}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{part}.json").write_text(json.dumps({**found, "works": records}, indent=1) + "\n")
     (folder / f"{part}.md").write_text(_table(found, records))
-    (folder / f"{part}.svg").write_text(_plot(records))
+    charts.write(folder, part, records)
 
 
 def machine(part):
@@ -87,37 +85,3 @@ def _table(found, records):
             ratio += f" ({len(record['ours'])}: {record['lowest']:.3f} to {record['highest']:.3f})"
         lines.append(f"| {record['name']} | {record['unit']} | {limit} | {ratio} | {record['verdict']} |")
     return "\n".join(lines) + "\n"
-
-
-_ROW, _LETTER, _BARS = 18, 5.6, 420
-_COLOURS = {"stretch": "#2a7f3f", "met": "#6aa84f", "MISSED": "#c0392b", "-": "#999999"}
-
-
-def _title(record):
-    return f"{record['name']}, {record['unit']}"
-
-
-def _plot(records):
-    """One bar a work on a logarithmic scale from a tenth to ten times the limit (or the peer); the line is the limit."""
-
-    names = _LETTER * max(len(_title(record)) for record in records)
-
-    def place(factor):
-        return names + _BARS * (min(max(math.log10(factor), -1), 1) + 1) / 2
-
-    parts, limit = [], place(1)
-    for number, record in enumerate(records):
-        top = number * _ROW
-        factor, name = record["ratio"] / (record["target"] or 1), html.escape(_title(record))
-        end = place(factor)
-        parts.append(f'<text x="{names - 6:.0f}" y="{top + 13}" text-anchor="end">{name}</text>')
-        parts.append(
-            f'<rect x="{min(limit, end):.1f}" y="{top + 3}" width="{abs(end - limit):.1f}" height="{_ROW - 6}" '
-            f'fill="{_COLOURS[record["verdict"]]}"/>'
-        )
-        parts.append(f'<text x="{names + _BARS + 6:.0f}" y="{top + 13}">{record["ratio"]:.2f}</text>')
-    height = len(records) * _ROW
-    parts.append(f'<line x1="{limit}" x2="{limit}" y1="0" y2="{height}" stroke="black"/>')
-    size = f'width="{names + _BARS + 60:.0f}" height="{height}"'
-    style = 'font-family="sans-serif" font-size="11"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(parts) + "\n</svg>\n"
