@@ -331,6 +331,11 @@ fn propagated(command: &CStr, propagate: impl FnOnce() -> c_int) -> Result<(), N
     Err(NotPropagated)
 }
 
+/// Whether the server is Valkey: it still says `redis_version` for clients of Redis, and its own version beside it.
+pub(crate) fn is_valkey() -> bool {
+    ServerInfo::of(c"server").has(c"valkey_version")
+}
+
 /// A section of what INFO tells, freed when dropped.
 pub(crate) struct ServerInfo(*mut raw::RedisModuleServerInfoData);
 
@@ -338,6 +343,12 @@ impl ServerInfo {
     pub fn of(section: &CStr) -> ServerInfo {
         // SAFETY: the section ends in NUL; without a context the data is ours to free.
         ServerInfo(unsafe { api!(RedisModule_GetServerInfo)(ptr::null_mut(), section.as_ptr()) })
+    }
+
+    /// Whether there is such a field.
+    pub fn has(&self, field: &CStr) -> bool {
+        // SAFETY: the data is alive and the field ends in NUL; the text belongs to the data.
+        !unsafe { api!(RedisModule_ServerInfoGetFieldC)(self.0, field.as_ptr()) }.is_null()
     }
 
     /// A field that is a number.

@@ -16,7 +16,7 @@ mod replication;
 mod server;
 mod timer;
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 
 use redis_module::raw;
 
@@ -178,11 +178,28 @@ const VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 const OPTIONS: u32 = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
     | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
-    | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
-    | VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION;
+    | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
 
-/// What MODULE LIST shows: 1 for 0.1, to be raised with every release.
-const MODULE_VERSION: c_int = 1;
+/// What the server is told of the module. The same bit may come to mean something else to Redis.
+fn options(is_valkey: bool) -> u32 {
+    if is_valkey { OPTIONS | VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION } else { OPTIONS }
+}
+
+/// What MODULE LIST shows, in the manner of the servers' other modules: 10203 for 1.2.3.
+const MODULE_VERSION: c_int = module_version(env!("CARGO_PKG_VERSION"));
+
+const fn module_version(version: &str) -> c_int {
+    let (digits, mut at, mut number, mut part) = (version.as_bytes(), 0, 0, 0);
+    while at < digits.len() {
+        if digits[at] == b'.' {
+            (number, part) = ((number + part) * 100, 0);
+        } else {
+            part = part * 10 + (digits[at] - b'0') as c_int;
+        }
+        at += 1;
+    }
+    number + part
+}
 
 /// Called by the server when it loads the module.
 ///
@@ -227,7 +244,7 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     check(config::register(ctx), "the server refuses a setting")?;
     config::check()?;
     // SAFETY: the context is that of the load.
-    unsafe { api!(RedisModule_SetModuleOptions)(ctx.0, OPTIONS as c_int) };
+    unsafe { api!(RedisModule_SetModuleOptions)(ctx.0, options(ffi::is_valkey()) as c_int) };
     check(lock::value::register(ctx), "the server refuses the data type")?;
     docs::add_category(ctx);
     for (command, docs) in COMMANDS {
@@ -237,7 +254,9 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     #[cfg(feature = "drill")]
     check(create(ctx, &DRILL, DRILL.flags), "the server refuses a command")?;
     for command in INTERNAL_COMMANDS {
-        let created = create(ctx, command, c"write internal") || create(ctx, command, c"write admin");
+        let with = |more: &str| CString::new([command.flags.to_bytes(), more.as_bytes()].concat()).unwrap_or_default();
+        // Servers before Redis 8 do not know internal commands.
+        let created = create(ctx, command, &with(" internal")) || create(ctx, command, &with(" admin"));
         check(created, "the server refuses an internal command")?;
     }
     check(commands::info::register(ctx), "the server refuses an INFO section")?;
@@ -254,4 +273,21 @@ fn create(ctx: Ctx, command: &Command, flags: &CStr) -> bool {
     let created =
         unsafe { api!(RedisModule_CreateCommand)(ctx.0, name, Some(command.handler), flags.as_ptr(), key, key, key) };
     created == raw::REDISMODULE_OK as c_int
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_one_number_that_grows() {
+        let told = ["0.1.0", "0.1.9", "0.2.0", "1.2.3", "12.34.56"].map(module_version);
+        assert_eq!(told, [100, 109, 200, 10_203, 123_456]);
+    }
+
+    #[test]
+    fn redis_is_told_nothing_that_only_valkey_knows() {
+        assert_eq!(options(false) & VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION, 0);
+        assert_eq!(options(true), options(false) | VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION);
+    }
 }

@@ -267,6 +267,15 @@ def test_info_has_a_section_with_the_numbers_of_stats(lines):
     assert b"# fencelock" in lines.control.call("INFO", "everything")
 
 
+def test_the_server_tells_the_version_of_the_module(lines):
+    (version,) = re.findall(r'^version = "(.*)"', (places.ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    assert f"fencelock_version:{version}".encode() in lines.control.call("INFO", "fencelock").splitlines()
+    (module,) = [as_dict(told) for told in lines.control.call("MODULE", "LIST") if b"fencelock" in told]
+    major, minor, patch = map(int, version.split("."))
+    assert module["ver"] == 10_000 * major + 100 * minor + patch
+    assert f"`fencelock_version:{version}`" in README.read_text()
+
+
 def test_help_has_the_syntax_of_every_command_as_the_reference_has_it(lines):
     told = [line.decode() for line in call(lines, "HELP")]
     shown = [line for line in told if not line.startswith(" ")]

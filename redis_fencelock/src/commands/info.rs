@@ -12,6 +12,9 @@ use crate::counters::COUNTS;
 use crate::ffi::{Ctx, api, callback};
 use crate::server::server;
 
+/// The version as INFO has it.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
 /// Gauges beside the counters: the name in STATS, the name in INFO.
 const GAUGES: [(&str, &CStr); 4] = [
     ("live-leases", c"live_leases"),
@@ -86,7 +89,10 @@ callback! {
             return;
         }
         // SAFETY: the context is that of the running call; names end in NUL.
-        unsafe { api!(RedisModule_InfoAddSection)(info, c"".as_ptr()) };
+        unsafe {
+            api!(RedisModule_InfoAddSection)(info, c"".as_ptr());
+            api!(RedisModule_InfoAddFieldCString)(info, c"version".as_ptr(), VERSION.as_ptr().cast());
+        }
         let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.1, server().stats.get(at)));
         let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.1, value));
         for (name, value) in counted.chain(gauged) {
