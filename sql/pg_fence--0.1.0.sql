@@ -1,13 +1,28 @@
 /* The SQL of pg_fence 0.1.0: CREATE EXTENSION pg_fence runs it.
  *
- * Every function runs with the rights of its caller (the guards' write the table of the guards, which nobody else may,
- * with the rights of its owner), takes NULL to explain it, and writes, so it is volatile and not for parallel workers. What each does is in the README. The key comes as any type, or as text so that an untyped
- * parameter finds a function too; it is read as the type of the primary key. The functions of rows are there with and
- * without the name of the fence column: a default would be read from its text in the catalog several times for each
- * statement that is not prepared, which made a seventh of the whole cost.
+ * What users call, and the two views, are created in the extension's own schema. What they do not call (the table of the
+ * guards, the functions of triggers and views) is in the schema fence_internals. A dump carries the triggers of protected
+ * tables and the rows of the guards, so the signatures and the columns there stay as they are for ever.
+ *
+ * Every function runs with the rights of its caller (the functions of guards write the table of the guards, which nobody
+ * else may, with the rights of its owner), takes NULL to explain it, and writes, so it is volatile and not for parallel
+ * workers. What each does is in the README. The key comes as any type, or as text so that an untyped parameter finds a
+ * function too; it is read as the type of the primary key. The functions of rows are there with and without the name of
+ * the fence column: a default would be read from its text in the catalog several times for each statement that is not
+ * prepared, which made a seventh of the whole cost.
+ *
+ * Operators and functions are named with their schema: the server picks the best match of all schemas in the search
+ * path, so that a planted one with exactly the types of the arguments would win. Types and collations are looked up in
+ * pg_catalog first.
  */
 
 \echo Use "CREATE EXTENSION pg_fence" to load this file. \quit
+
+-- Not IF NOT EXISTS: a schema that somebody else has made is his, and so is what he plants in it.
+CREATE SCHEMA fence_internals;
+
+COMMENT ON SCHEMA fence_internals IS
+'What pg_fence keeps and calls itself: the guards, and the functions of triggers and views.';
 
 CREATE FUNCTION fenced_claim(
     target anyelement,
@@ -529,26 +544,29 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_reset(regclass, text, bigint, name) IS
 'Stores a fence whatever is stored, and returns what was; 0 is never claimed. For the owner of the table. Key as text or as an untyped parameter.';
 
-CREATE TABLE fence_guards (
+CREATE TABLE fence_internals.guards (
     resource text COLLATE "C" PRIMARY KEY,
-    fence bigint NOT NULL CHECK (fence >= 0)
+    fence bigint NOT NULL CHECK (fence OPERATOR(pg_catalog.>=) 0::bigint),
+    owner text
 );
 
-COMMENT ON TABLE fence_guards IS
+COMMENT ON TABLE fence_internals.guards IS
 'The newest fence of each named resource. Written by fenced_guard(), fence_guard_forget() and fence_guard_reset() alone.';
-COMMENT ON COLUMN fence_guards.resource IS
+COMMENT ON COLUMN fence_internals.guards.resource IS
 'The name that is passed to fenced_guard().';
-COMMENT ON COLUMN fence_guards.fence IS
-'The newest fence that was let in; 0 is none.';
+COMMENT ON COLUMN fence_internals.guards.fence IS
+'The newest fence that was admitted; 0 is none.';
+COMMENT ON COLUMN fence_internals.guards.owner IS
+'Reserved: who holds the fence. NULL where the guard knows no owner.';
 
--- These two columns for ever: a dump names the extension without its version, so it must fit every one.
-SELECT pg_catalog.pg_extension_config_dump('fence_guards', '');
+-- These three columns for ever: a dump names the extension without its version, so it must fit every one.
+SELECT pg_catalog.pg_extension_config_dump('fence_internals.guards', '');
 
 CREATE FUNCTION fenced_guard(
     resource text,
     fence bigint
 )
-RETURNS void
+RETURNS bigint
 AS 'MODULE_PATHNAME', 'pg_fence_guard'
 LANGUAGE c
 VOLATILE
@@ -557,7 +575,7 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_guard(text, bigint) IS
-'Fences the transaction: refuses a fence that is older than the newest of the resource, and keeps newer ones out to its end.';
+'Fences the transaction: refuses a fence that is older than the newest of the resource, and keeps newer ones out to its end. Returns the fence.';
 
 CREATE FUNCTION fence_guard_forget(
     older_than bigint
@@ -590,9 +608,12 @@ COMMENT ON FUNCTION fence_guard_reset(text, bigint) IS
 
 CREATE FUNCTION fence_protect(
     target regclass,
-    fence_column name DEFAULT 'fence'
+    fence_column name DEFAULT NULL,
+    inserts text DEFAULT NULL,
+    deletes text DEFAULT NULL,
+    replicated text DEFAULT NULL
 )
-RETURNS void
+RETURNS integer
 AS 'MODULE_PATHNAME', 'pg_fence_protect'
 LANGUAGE c
 VOLATILE
@@ -600,13 +621,13 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_protect(regclass, name) IS
-'Makes the triggers that refuse every write on a table which proved no fence. For the owner of the table.';
+COMMENT ON FUNCTION fence_protect(regclass, name, text, text, text) IS
+'Makes the triggers that refuse every write on a table which proved no fence, and returns on how many tables. For the owner of the table.';
 
 CREATE FUNCTION fence_unprotect(
     target regclass
 )
-RETURNS void
+RETURNS integer
 AS 'MODULE_PATHNAME', 'pg_fence_unprotect'
 LANGUAGE c
 VOLATILE
@@ -615,12 +636,12 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fence_unprotect(regclass) IS
-'Removes the triggers that fence_protect() made. For the owner of the table.';
+'Removes the triggers that fence_protect() made, and returns from how many tables. For the owner of the table.';
 
 CREATE FUNCTION fence_use(
     fence bigint
 )
-RETURNS void
+RETURNS bigint
 AS 'MODULE_PATHNAME', 'pg_fence_use'
 LANGUAGE c
 VOLATILE
@@ -629,11 +650,19 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fence_use(bigint) IS
-'Lets plain SQL of this transaction write those rows of protected tables that carry this fence.';
+'Lets plain SQL of this transaction write those rows of protected tables that carry this fence. Returns the fence.';
 
-CREATE FUNCTION fence_refuses_update(
+-- The conditions of the triggers. Each is given all by which a write of a row can be judged, so that a dump of today's
+-- triggers fits later versions: the table (the partition), the place of the row, the transaction that wrote its version,
+-- the fence, and the owner of the fence where the table keeps one.
+CREATE FUNCTION fence_internals.refuses_update(
+    relation oid,
+    row_id tid,
+    written_by xid,
     old_fence bigint,
-    new_fence bigint
+    new_fence bigint,
+    old_owner text,
+    new_owner text
 )
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'pg_fence_refuses_update'
@@ -643,11 +672,15 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_refuses_update(bigint, bigint) IS
+COMMENT ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, bigint, text, text) IS
 'Condition of the triggers that fence_protect() makes.';
 
-CREATE FUNCTION fence_refuses_delete(
-    old_fence bigint
+CREATE FUNCTION fence_internals.refuses_delete(
+    relation oid,
+    row_id tid,
+    written_by xid,
+    old_fence bigint,
+    old_owner text
 )
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'pg_fence_refuses_delete'
@@ -657,11 +690,14 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_refuses_delete(bigint) IS
+COMMENT ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) IS
 'Condition of the triggers that fence_protect() makes.';
 
-CREATE FUNCTION fence_refuses_insert(
-    new_fence bigint
+CREATE FUNCTION fence_internals.refuses_insert(
+    relation oid,
+    row_id tid,
+    new_fence bigint,
+    new_owner text
 )
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'pg_fence_refuses_insert'
@@ -671,10 +707,10 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_refuses_insert(bigint) IS
+COMMENT ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) IS
 'Condition of the triggers that fence_protect() makes.';
 
-CREATE FUNCTION fence_refuse()
+CREATE FUNCTION fence_internals.refuse()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'pg_fence_refuse'
 LANGUAGE c
@@ -683,10 +719,10 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_refuse() IS
+COMMENT ON FUNCTION fence_internals.refuse() IS
 'Refuses a write: the triggers that fence_protect() makes.';
 
-CREATE FUNCTION fence_moves()
+CREATE FUNCTION fence_internals.moves()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'pg_fence_moves'
 LANGUAGE c
@@ -695,10 +731,10 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_moves() IS
+COMMENT ON FUNCTION fence_internals.moves() IS
 'Tells rows that move between partitions from new ones: the triggers that fence_protect() makes.';
 
-CREATE FUNCTION fence_trigger_column(
+CREATE FUNCTION fence_internals.trigger_column(
     condition pg_node_tree,
     kind smallint
 )
@@ -710,7 +746,7 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_trigger_column(pg_node_tree, smallint) IS
+COMMENT ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) IS
 'The number of the fence column in the condition of a trigger that fence_protect() made, else NULL.';
 
 CREATE VIEW fence_protected AS
@@ -720,20 +756,27 @@ WITH RECURSIVE ours AS (
         t.tgname,
         t.tgtype,
         t.tgfoid,
-        CASE t.tgenabled
-            WHEN 'A' THEN true
-            WHEN 'O' THEN pg_catalog.current_setting('session_replication_role') <> 'replica'
-            WHEN 'R' THEN pg_catalog.current_setting('session_replication_role') = 'replica'
+        CASE
+            WHEN t.tgenabled OPERATOR(pg_catalog.=) 'A'::pg_catalog."char" THEN true
+            WHEN t.tgenabled OPERATOR(pg_catalog.=) 'O'::pg_catalog."char"
+                THEN pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.<>) 'replica'
+            WHEN t.tgenabled OPERATOR(pg_catalog.=) 'R'::pg_catalog."char"
+                THEN pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.=) 'replica'
             ELSE false
         END AS fires,
-        t.tgenabled = 'D' AS is_disabled,
+        t.tgenabled OPERATOR(pg_catalog.=) 'D'::pg_catalog."char" AS is_disabled,
         -- Row triggers have the condition on the fence column, the others none; none is for some columns only.
-        fence_trigger_column(t.tgqual, t.tgtype) AS fence_attnum,
-        pg_catalog.cardinality(t.tgattr::smallint[]) = 0
-            AND (t.tgtype & 1 = 1) = (fence_trigger_column(t.tgqual, t.tgtype) IS NOT NULL)
-            AND (t.tgtype & 1 = 1) = (t.tgqual IS NOT NULL) AS is_as_made
+        fence_internals.trigger_column(t.tgqual, t.tgtype) AS fence_attnum,
+        pg_catalog.cardinality(t.tgattr::smallint[]) OPERATOR(pg_catalog.=) 0
+            AND (pg_catalog.mod(t.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1)
+                OPERATOR(pg_catalog.=) (fence_internals.trigger_column(t.tgqual, t.tgtype) IS NOT NULL)
+            AND (pg_catalog.mod(t.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1)
+                OPERATOR(pg_catalog.=) (t.tgqual IS NOT NULL) AS is_as_made
     FROM pg_catalog.pg_trigger AS t
-    WHERE t.tgfoid IN ('fence_refuse()'::regprocedure, 'fence_moves()'::regprocedure)
+    WHERE t.tgfoid OPERATOR(pg_catalog.=) ANY (
+        ARRAY['fence_internals.refuse()'::pg_catalog.regprocedure, 'fence_internals.moves()'::pg_catalog.regprocedure]
+        ::pg_catalog.oid[]
+    )
 ),
 member (relid) AS (
     SELECT tgrelid
@@ -741,62 +784,85 @@ member (relid) AS (
     UNION
     SELECT i.inhrelid
     FROM member AS m
-    JOIN pg_catalog.pg_inherits AS i ON i.inhparent = m.relid
+    JOIN pg_catalog.pg_inherits AS i ON i.inhparent OPERATOR(pg_catalog.=) m.relid
 ),
 -- What pg_trigger.tgtype says of each trigger that is needed, and of which kinds of relations.
 needed (place, what, tgtype, tgfoid, relkinds) AS (
     VALUES
-        (1, 'UPDATE', 17, 'fence_refuse()'::regprocedure, 'rpf'),
-        (2, 'DELETE', 9, 'fence_refuse()'::regprocedure, 'rpf'),
-        (3, 'INSERT', 5, 'fence_refuse()'::regprocedure, 'rf'),
-        (4, 'TRUNCATE', 34, 'fence_refuse()'::regprocedure, 'rpf'),
-        (5, 'the begin of row moves', 18, 'fence_moves()'::regprocedure, 'p'),
-        (6, 'the end of row moves', 16, 'fence_moves()'::regprocedure, 'p')
+        (1, 'UPDATE', 17::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rpf'),
+        (2, 'DELETE', 9::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rpf'),
+        (3, 'INSERT', 5::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rf'),
+        (4, 'TRUNCATE', 34::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rpf'),
+        (
+            5,
+            'the begin of row moves',
+            18::smallint,
+            'fence_internals.moves()'::pg_catalog.regprocedure::pg_catalog.oid,
+            'p'
+        ),
+        (
+            6,
+            'the end of row moves',
+            16::smallint,
+            'fence_internals.moves()'::pg_catalog.regprocedure::pg_catalog.oid,
+            'p'
+        )
 ),
 -- The column that most row triggers name: one that names another was altered.
 fence_column (relid, attnum) AS (
     SELECT m.relid, pg_catalog.mode() WITHIN GROUP (ORDER BY o.fence_attnum)
     FROM member AS m
-    LEFT JOIN ours AS o ON o.tgrelid = m.relid AND o.is_as_made
+    LEFT JOIN ours AS o ON o.tgrelid OPERATOR(pg_catalog.=) m.relid AND o.is_as_made
     GROUP BY m.relid
 )
 SELECT
-    c.oid::regclass AS target,
+    c.oid::pg_catalog.regclass AS target,
     a.attname AS fence_column,
     ARRAY(
-        SELECT n.what || ': ' || COALESCE(
+        SELECT n.what OPERATOR(pg_catalog.||) ': '::pg_catalog.text OPERATOR(pg_catalog.||) COALESCE(
             (
                 SELECT pg_catalog.string_agg(
-                    'trigger ' || pg_catalog.quote_ident(o.tgname) || CASE
-                        WHEN o.is_disabled THEN ' is disabled'
+                    'trigger '::pg_catalog.text OPERATOR(pg_catalog.||) pg_catalog.quote_ident(o.tgname::pg_catalog.text)
+                    OPERATOR(pg_catalog.||) CASE
+                        WHEN o.is_disabled THEN ' is disabled'::pg_catalog.text
                         WHEN NOT o.fires THEN ' does not fire at this session_replication_role'
                         ELSE ' is not as fence_protect() makes it'
                     END,
                     ', ' ORDER BY o.tgname
                 )
                 FROM ours AS o
-                WHERE o.tgrelid = c.oid AND o.tgtype = n.tgtype AND o.tgfoid = n.tgfoid
+                WHERE o.tgrelid OPERATOR(pg_catalog.=) c.oid
+                    AND o.tgtype OPERATOR(pg_catalog.=) n.tgtype
+                    AND o.tgfoid OPERATOR(pg_catalog.=) n.tgfoid
             ),
             'no trigger'
         )
         FROM needed AS n
-        WHERE pg_catalog.strpos(n.relkinds, c.relkind::text) > 0
+        WHERE pg_catalog.strpos(n.relkinds, c.relkind::pg_catalog.text) OPERATOR(pg_catalog.>) 0
             AND NOT EXISTS (
                 SELECT
                 FROM ours AS o
-                WHERE o.tgrelid = c.oid
-                    AND o.tgtype = n.tgtype
-                    AND o.tgfoid = n.tgfoid
+                WHERE o.tgrelid OPERATOR(pg_catalog.=) c.oid
+                    AND o.tgtype OPERATOR(pg_catalog.=) n.tgtype
+                    AND o.tgfoid OPERATOR(pg_catalog.=) n.tgfoid
                     AND o.fires
                     AND o.is_as_made
-                    AND o.fence_attnum IS NOT DISTINCT FROM CASE WHEN n.tgtype & 1 = 1 THEN a.attnum END
+                    AND CASE
+                        WHEN pg_catalog.mod(n.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1
+                            THEN o.fence_attnum OPERATOR(pg_catalog.=) a.attnum
+                        ELSE o.fence_attnum IS NULL
+                    END
             )
         ORDER BY n.place
-    ) || CASE WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'] ELSE '{}' END AS open_by
+    ) OPERATOR(pg_catalog.||) CASE
+        WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'::pg_catalog.text]
+        ELSE ARRAY[]::pg_catalog.text[]
+    END AS open_by
 FROM member AS m
-JOIN pg_catalog.pg_class AS c ON c.oid = m.relid
-JOIN fence_column AS f ON f.relid = m.relid
-LEFT JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = f.attnum;
+JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) m.relid
+JOIN fence_column AS f ON f.relid OPERATOR(pg_catalog.=) m.relid
+LEFT JOIN pg_catalog.pg_attribute AS a
+    ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.=) f.attnum;
 
 COMMENT ON VIEW fence_protected IS
 'Every protected table and every partition and child of one, with all that leaves it open.';
@@ -807,7 +873,7 @@ COMMENT ON COLUMN fence_protected.fence_column IS
 COMMENT ON COLUMN fence_protected.open_by IS
 'What lets a write pass that proved no fence; empty when the table is closed.';
 
-CREATE FUNCTION fence_stat(
+CREATE FUNCTION fence_internals.stat(
     OUT kind text,
     OUT id bigint,
     OUT resource text,
@@ -830,7 +896,7 @@ SECURITY INVOKER
 PARALLEL UNSAFE
 ROWS 100;
 
-COMMENT ON FUNCTION fence_stat() IS
+COMMENT ON FUNCTION fence_internals.stat() IS
 'What pg_stat_fence shows.';
 
 CREATE FUNCTION pg_stat_fence_reset()
@@ -849,7 +915,7 @@ COMMENT ON FUNCTION pg_stat_fence_reset() IS
 CREATE VIEW pg_stat_fence AS
 SELECT
     s.kind,
-    CASE WHEN s.kind = 'table' THEN c.oid::regclass END AS target,
+    CASE WHEN s.kind OPERATOR(pg_catalog.=) 'table' THEN c.oid::pg_catalog.regclass END AS target,
     s.resource,
     pg_catalog.sum(s.claims)::bigint AS claims,
     pg_catalog.sum(s.claims_stale)::bigint AS claims_stale,
@@ -860,10 +926,11 @@ SELECT
     pg_catalog.max(s.last_stale_at) AS last_stale_at,
     (pg_catalog.array_agg(s.last_stale_fence ORDER BY s.last_stale_at DESC NULLS LAST))[1] AS last_stale_fence,
     (pg_catalog.array_agg(s.stored_fence_then ORDER BY s.last_stale_at DESC NULLS LAST))[1] AS stored_fence_then
-FROM fence_stat() AS s
-LEFT JOIN pg_catalog.pg_class AS c ON s.kind = 'table' AND c.oid::bigint = s.id
+FROM fence_internals.stat() AS s
+LEFT JOIN pg_catalog.pg_class AS c
+    ON s.kind OPERATOR(pg_catalog.=) 'table' AND c.oid::bigint OPERATOR(pg_catalog.=) s.id
 -- A table that was dropped is not shown.
-WHERE s.kind IS DISTINCT FROM 'table' OR c.oid IS NOT NULL
+WHERE s.kind IS NULL OR s.kind OPERATOR(pg_catalog.<>) 'table' OR c.oid IS NOT NULL
 GROUP BY s.kind, s.id, c.oid, s.resource;
 
 COMMENT ON VIEW pg_stat_fence IS
@@ -924,24 +991,26 @@ GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name) TO PUBLIC;
 
-GRANT EXECUTE ON FUNCTION fence_protect(regclass, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_protect(regclass, name, text, text, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_unprotect(regclass) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_use(bigint) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_refuses_update(bigint, bigint) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_refuses_delete(bigint) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_refuses_insert(bigint) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_refuse() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_moves() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_trigger_column(pg_node_tree, smallint) TO PUBLIC;
 GRANT SELECT ON fence_protected TO PUBLIC;
 
+GRANT USAGE ON SCHEMA fence_internals TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, bigint, text, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.moves() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
+
 -- The names of guards and the fences are for those who watch the server.
-REVOKE ALL ON FUNCTION fence_stat() FROM PUBLIC;
+REVOKE ALL ON FUNCTION fence_internals.stat() FROM PUBLIC;
 REVOKE ALL ON FUNCTION pg_stat_fence_reset() FROM PUBLIC;
 REVOKE ALL ON TABLE pg_stat_fence FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_stat() TO pg_monitor;
-GRANT EXECUTE ON FUNCTION fence_stat() TO @extowner@ WITH GRANT OPTION;
-GRANT EXECUTE ON FUNCTION fence_stat() TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_internals.stat() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION fence_internals.stat() TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_internals.stat() TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION pg_stat_fence_reset() TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION pg_stat_fence_reset() TO pg_database_owner WITH GRANT OPTION;
 GRANT SELECT ON TABLE pg_stat_fence TO pg_monitor;
@@ -951,9 +1020,9 @@ GRANT SELECT ON TABLE pg_stat_fence TO pg_database_owner WITH GRANT OPTION;
 -- To the owner of the extension and to that of the database: a superuser who restores a dump of the database owner's
 -- creates the extension, and the database owner dumps one that a superuser has created.
 -- INSERT is what pg_restore needs. Whoever has it could only add guards, which fence_guard_reset() lets them do anyway.
-REVOKE ALL ON TABLE fence_guards FROM PUBLIC;
-GRANT SELECT, INSERT ON TABLE fence_guards TO @extowner@;
-GRANT SELECT, INSERT ON TABLE fence_guards TO pg_database_owner;
+REVOKE ALL ON TABLE fence_internals.guards FROM PUBLIC;
+GRANT SELECT, INSERT ON TABLE fence_internals.guards TO @extowner@;
+GRANT SELECT, INSERT ON TABLE fence_internals.guards TO pg_database_owner;
 
 REVOKE ALL ON FUNCTION fenced_guard(text, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION fence_guard_forget(bigint) FROM PUBLIC;

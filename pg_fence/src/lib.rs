@@ -76,12 +76,12 @@ sql_functions! {
     pg_fence_protect, pg_finfo_pg_fence_protect => triggers::fence_protect;
     pg_fence_unprotect, pg_finfo_pg_fence_unprotect => triggers::fence_unprotect;
     pg_fence_use, pg_finfo_pg_fence_use => passes::fence_use;
-    pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => passes::fence_refuses_update;
-    pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::fence_refuses_delete;
-    pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => passes::fence_refuses_insert;
-    pg_fence_moves, pg_finfo_pg_fence_moves => passes::fence_moves;
-    pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::fence_refuse;
-    pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::fence_trigger_column;
-    pg_fence_stat, pg_finfo_pg_fence_stat => stats::fence_stat;
+    pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => passes::refuses_update;
+    pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::refuses_delete;
+    pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => passes::refuses_insert;
+    pg_fence_moves, pg_finfo_pg_fence_moves => passes::moves;
+    pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
+    pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;
+    pg_fence_stat, pg_finfo_pg_fence_stat => stats::stat;
     pg_fence_stat_reset, pg_finfo_pg_fence_stat_reset => stats::pg_stat_fence_reset;
 }

@@ -223,7 +223,7 @@ def test_guards_passes_arrays_rows_as_keys_and_errors_in_every_driver(driver, db
     driver.run("UPDATE t SET v = $1 WHERE v = $2", "plain", "new")
     driver.run("COMMIT")
     assert db.execute("SELECT v, fence FROM t WHERE id > 3").fetchall() == [("plain", OLD)]
-    assert db.execute("SELECT resource, fence FROM fence_guards").fetchall() == [("resource", OLD)]
+    assert db.execute("SELECT resource, fence FROM fence_internals.guards").fetchall() == [("resource", OLD)]
 
     keys = "{70000,3}" if isinstance(driver, Texts) else [70_000, 3]
     assert driver.run("SELECT id FROM fenced_claim_many(NULL::t, $1::int[], $2)", keys, OLD) == [(3,), (70_000,)]

@@ -10,7 +10,7 @@ import pytest
 CONTENT = {
     "rows": """SELECT 'Mixed Case', id::text, v, fence FROM "Mixed Case" UNION ALL SELECT 'parts', r, v, fence FROM parts
         UNION ALL SELECT 'far.away', id::text, v, fence FROM far.away ORDER BY 1, 2""",
-    "guards": "SELECT resource, fence FROM fence_guards ORDER BY 1",
+    "guards": "SELECT resource, fence FROM fence_internals.guards ORDER BY 1",
     "protected": "SELECT target::text, fence_column::text, open_by FROM fence_protected ORDER BY 1",
     "granted": "SELECT has_function_privilege('app', 'fenced_guard(text, bigint)', 'EXECUTE')",
 }
@@ -199,7 +199,7 @@ def test_the_extension_may_lie_in_any_schema(databases):
     assert databases.restore(databases.dump(user="postgres", source=source), restored, user="postgres") == []
     with psycopg.connect(databases.server.url(restored), autocommit=True) as db:
         assert db.execute('SELECT target::text, open_by FROM "My Fences".fence_protected').fetchall() == [("t", [])]
-        assert db.execute("SELECT fence FROM \"My Fences\".fence_guards").fetchall() == [(8,)]
+        assert db.execute("SELECT fence FROM fence_internals.guards").fetchall() == [(8,)]
         with pytest.raises(psycopg.Error, match="proved no fence"):
             db.execute("UPDATE t SET v = 2")
         assert db.execute("""SELECT "My Fences".fenced_update('t', 1, 7, '{"v": 2}')""").fetchone() == (True,)
@@ -212,11 +212,11 @@ def test_the_schema_of_the_extension_may_be_renamed_under_a_session(pg):
             db.execute("CREATE SCHEMA one; CREATE EXTENSION pg_fence SCHEMA one")
             db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); SELECT one.fence_protect('t')")
             db.execute("SELECT one.fenced_guard('r', 5), one.fenced_guard('s', 5)")
-            db.execute("ALTER SCHEMA one RENAME TO two; CREATE SCHEMA one; CREATE TABLE one.fence_guards (resource text, fence bigint)")
+            db.execute("ALTER SCHEMA one RENAME TO two; CREATE SCHEMA one; CREATE TABLE one.guards (resource text, fence bigint)")
             db.execute("SELECT two.fenced_guard('r', 6), two.fenced_guard('new', 6), two.fence_guard_reset('s', 7)")
-            guards = db.execute("SELECT * FROM two.fence_guards ORDER BY 1").fetchall()
+            guards = db.execute("SELECT resource, fence FROM fence_internals.guards ORDER BY 1").fetchall()
             assert guards == [("new", 6), ("r", 6), ("s", 7)]
-            assert db.execute("SELECT count(*) FROM one.fence_guards").fetchone() == (0,)
+            assert db.execute("SELECT count(*) FROM one.guards").fetchone() == (0,)
             db.execute("INSERT INTO t VALUES (1)")
             with pytest.raises(psycopg.Error, match="proved no fence"):
                 db.execute("UPDATE t SET id = 2")

@@ -23,7 +23,7 @@ def guard(connection, fence, resource="r"):
 
 
 def stored(db, resource="r"):
-    row = db.execute("SELECT fence FROM fence_guards WHERE resource = %s", (resource,)).fetchone()
+    row = db.execute("SELECT fence FROM fence_internals.guards WHERE resource = %s", (resource,)).fetchone()
     return row and row[0]
 
 
@@ -370,7 +370,7 @@ def test_bad_input_is_named_and_stamps_nothing(db):
     for resource in ["", "x" * 1025]:
         with refused("22023"):
             guard(db, 5, resource)
-    assert db.execute("SELECT * FROM fence_guards").fetchall() == []
+    assert db.execute("SELECT * FROM fence_internals.guards").fetchall() == []
 
 
 @pytest.mark.parametrize("resource", ["x" * 1024, "né'\"; drop", "{}", "(a)", " r", "R"])
@@ -397,7 +397,7 @@ def test_forget_removes_what_is_older_and_does_not_wait(db, sessions):
     db.execute("SET lock_timeout = '1s'")
     assert db.execute("SELECT fence_guard_forget(8)").fetchone() == (2,)
     busy.execute("COMMIT")
-    assert db.execute("SELECT resource FROM fence_guards ORDER BY resource").fetchall() == [("r3",), ("r8",), ("r9",)]
+    assert db.execute("SELECT resource FROM fence_internals.guards ORDER BY resource").fetchall() == [("r3",), ("r8",), ("r9",)]
     with refused("LF005"):
         db.execute("SELECT fence_guard_forget(0)")
     guard(db, 1, "r1")
@@ -416,7 +416,7 @@ def test_a_guard_that_is_being_forgotten_is_stamped_afterwards(db, sessions, eve
 def test_reset_undoes_a_poisoned_fence_and_is_logged(pg, db):
     guard(db, 2**50)
     assert db.execute("SELECT fence_guard_reset('r', 7)").fetchone() == (2**50,)
-    assert f'fence of "public"."fence_guards" (resource)=(r) reset from {2**50} to 7' in pg.log()
+    assert f'fence of "fence_internals"."guards" (resource)=(r) reset from {2**50} to 7' in pg.log()
     guard(db, 7)
     assert db.execute("SELECT fence_guard_reset('r', 0)").fetchone() == (7,)
     guard(db, 1)
@@ -453,7 +453,7 @@ def test_only_those_who_were_granted_it_may_call(db, worker):
     for call in calls:
         with refused("42501"):
             db.execute(f"SELECT {call}")
-    for statement in ["SELECT * FROM fence_guards", "INSERT INTO fence_guards VALUES ('r', 5)", "DELETE FROM fence_guards"]:
+    for statement in ["SELECT * FROM fence_internals.guards", "INSERT INTO fence_internals.guards VALUES ('r', 5)", "DELETE FROM fence_internals.guards"]:
         with refused("42501"):
             db.execute(statement)
     db.execute("RESET ROLE")
@@ -469,7 +469,7 @@ def test_a_worker_needs_execute_alone_and_learns_no_fence_of_others(db, worker):
     guard(db, 10)
     assert db.execute("SELECT current_user").fetchone() == ("worker",), "the owner's rights end with the call"
     with refused("42501"):
-        db.execute("DELETE FROM fence_guards")
+        db.execute("DELETE FROM fence_internals.guards")
     db.execute("RESET ROLE")
     assert stored(db) == 10
 
@@ -490,12 +490,12 @@ def test_the_rights_of_the_owner_end_with_a_refusal_that_is_caught(db, worker):
 
 
 def test_a_table_of_the_same_name_on_the_search_path_is_not_taken(db):
-    db.execute("CREATE SCHEMA evil; CREATE TABLE evil.fence_guards (resource text PRIMARY KEY, fence bigint)")
-    db.execute("CREATE TEMP TABLE fence_guards (resource text PRIMARY KEY, fence bigint)")
+    db.execute("CREATE SCHEMA evil; CREATE TABLE evil.guards (resource text PRIMARY KEY, fence bigint)")
+    db.execute("CREATE TEMP TABLE guards (resource text PRIMARY KEY, fence bigint)")
     db.execute("SET search_path = evil, pg_temp, public")
     guard(db, 5)
-    assert db.execute("SELECT * FROM public.fence_guards").fetchall() == [("r", 5)]
-    assert db.execute("SELECT * FROM pg_temp.fence_guards").fetchall() == []
+    assert db.execute("SELECT resource, fence FROM fence_internals.guards").fetchall() == [("r", 5)]
+    assert db.execute("SELECT * FROM pg_temp.guards").fetchall() == []
 
 
 def test_two_locks_over_one_guard_take_turns_at_being_stale(db):

@@ -168,7 +168,7 @@ def test_a_guard_ends_with_its_transaction_and_not_with_its_client(through, db):
     with refused("LF001"):
         first.execute("SELECT fenced_guard('ledger', 7)")
     first.execute("ROLLBACK")
-    assert db.execute("SELECT resource, fence FROM fence_guards").fetchall() == [("ledger", 8)]
+    assert db.execute("SELECT resource, fence FROM fence_internals.guards").fetchall() == [("ledger", 8)]
 
 
 def test_many_clients_on_few_connections_write_their_own_rows_and_no_others(through, db):

@@ -384,9 +384,13 @@ def test_no_setting_of_an_ordinary_role_opens_the_gate(acct):
         assert outcome(acct, UPDATE_1) == "LF003"
         for ddl in ["SELECT fence_unprotect('acct')", "SELECT fence_protect('acct')", "ALTER TABLE acct DISABLE TRIGGER USER"]:
             assert outcome(acct, ddl) == "42501"
-        for call in ["fence_refuse()", "fence_moves()"]:
+        for call in ["fence_internals.refuse()", "fence_internals.moves()"]:
             assert outcome(acct, f"SELECT {call}") == "39P01"
-        calls = "SELECT fence_refuses_update(5, 5), fence_refuses_delete(5), fence_refuses_insert(5)"
+        calls = (
+            "SELECT fence_internals.refuses_update('acct'::regclass, '(0,1)', '3', 5, 5, NULL, NULL),"
+            " fence_internals.refuses_delete('acct'::regclass, '(0,1)', '3', 5, NULL),"
+            " fence_internals.refuses_insert('acct'::regclass, '(0,1)', 5, NULL)"
+        )
         assert acct.execute(calls).fetchone() == (True, True, True)
         assert in_transaction(acct, calls, UPDATE_1) == "LF003"
     finally:
@@ -465,6 +469,11 @@ def altered(name):
     return f"trigger fence_protect_{name.lower()} is not as fence_protect() makes it"
 
 
+def condition(fences="OLD.fence, NEW.fence"):
+    """What fence_protect() writes behind WHEN of the trigger on UPDATE."""
+    return f"OLD.tableoid <> '0'::oid AND fence_internals.refuses_update(OLD.tableoid, OLD.ctid, OLD.xmin, {fences}, NULL, NULL)"
+
+
 HOLES = {
     "ALTER TABLE acct DISABLE TRIGGER fence_protect_update": ["UPDATE: trigger fence_protect_update is disabled"],
     "ALTER TABLE acct DISABLE TRIGGER ALL": [
@@ -481,19 +490,25 @@ HOLES = {
         "INSERT: trigger fence_protect_insert does not fire at this session_replication_role"
     ],
     "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW WHEN (false)"
-    " EXECUTE FUNCTION fence_refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    " EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
     "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
-    " WHEN (fence_refuses_update(OLD.fence, OLD.fence)) EXECUTE FUNCTION fence_refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    f" WHEN ({condition().partition(' AND ')[2]}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
     "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
-    " WHEN (fence_refuses_update(OLD.bal, NEW.bal)) EXECUTE FUNCTION fence_refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    f" WHEN ({condition().replace('<>', '=')}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
+    f" WHEN ({condition().replace('OLD.xmin', 'NULL')}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
+    f" WHEN ({condition('OLD.fence, OLD.fence')}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
+    f" WHEN ({condition('OLD.bal, NEW.bal')}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
     "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE OF bal ON acct FOR EACH ROW"
-    " WHEN (fence_refuses_update(OLD.fence, NEW.fence)) EXECUTE FUNCTION fence_refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    f" WHEN ({condition()}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
     "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
-    " WHEN (fence_refuses_update(OLD.fence, NEW.fence)) EXECUTE FUNCTION mine()": ["UPDATE: no trigger"],
+    f" WHEN ({condition()}) EXECUTE FUNCTION mine()": ["UPDATE: no trigger"],
     "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct FOR EACH ROW"
-    " WHEN (evil.fence_refuses_update(OLD.fence, NEW.fence)) EXECUTE FUNCTION fence_refuse()": [f"UPDATE: {altered('UPDATE')}"],
-    "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct EXECUTE FUNCTION fence_refuse()": ["UPDATE: no trigger"],
-    "CREATE OR REPLACE TRIGGER fence_protect_truncate BEFORE TRUNCATE ON acct WHEN (false) EXECUTE FUNCTION fence_refuse()": [
+    f" WHEN ({condition().replace('fence_internals', 'evil')}) EXECUTE FUNCTION fence_internals.refuse()": [f"UPDATE: {altered('UPDATE')}"],
+    "CREATE OR REPLACE TRIGGER fence_protect_update AFTER UPDATE ON acct EXECUTE FUNCTION fence_internals.refuse()": ["UPDATE: no trigger"],
+    "CREATE OR REPLACE TRIGGER fence_protect_truncate BEFORE TRUNCATE ON acct WHEN (false) EXECUTE FUNCTION fence_internals.refuse()": [
         f"TRUNCATE: {altered('TRUNCATE')}"
     ],
 }
@@ -501,7 +516,7 @@ HOLES = {
 
 def test_the_view_shows_everything_that_leaves_a_table_open(acct):
     acct.execute("CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'")
-    acct.execute("CREATE SCHEMA evil; CREATE FUNCTION evil.fence_refuses_update(bigint, bigint) RETURNS bool LANGUAGE sql AS 'SELECT false'")
+    acct.execute("CREATE SCHEMA evil; CREATE FUNCTION evil.refuses_update(oid, tid, xid, bigint, bigint, text, text) RETURNS bool LANGUAGE sql AS 'SELECT false'")
     for hole, shown in HOLES.items():
         acct.execute("BEGIN")
         acct.execute(hole)
@@ -526,7 +541,6 @@ def test_what_cannot_be_protected_is_refused_with_its_reason(db):
     cases = {"nullable": "55000", "keyless": "55000", "bare": "42703", "v": "42809", "pg_class": "42809"}
     for table, sqlstate in cases.items():
         assert (table, outcome(db, "SELECT fence_protect(%s::text::regclass)", (table,))) == (table, sqlstate)
-    assert outcome(db, "SELECT fence_protect('nullable', NULL)") == "22004"
     assert outcome(db, "SELECT fence_protect(NULL)") == "22004"
 
 
@@ -748,3 +762,65 @@ def test_what_the_publisher_let_through_is_applied_by_a_subscriber_that_is_prote
     assert server.psql("SELECT fenced_update('acct', 1, 7, '{\"bal\": 11}')", "pub") == "t"
     eventually(lambda: server.psql(read, "sub"), "1|11|7", within_s=20)
     server.psql("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s", "sub")
+
+
+# --- What fence_protect() takes and returns.
+
+
+def test_an_argument_that_is_left_out_keeps_what_the_triggers_have(acct):
+    def column():
+        return acct.execute("SELECT fence_column::text FROM fence_protected WHERE target = 'acct'::regclass").fetchone()[0]
+
+    acct.execute("ALTER TABLE acct ADD lock_fence bigint NOT NULL DEFAULT 0")
+    for call, told in [
+        ("fence_protect('acct')", "fence"),
+        ("fence_protect('acct', 'lock_fence')", "lock_fence"),
+        ("fence_protect('acct')", "lock_fence"),
+        ("fence_protect('acct', NULL, 'plain', 'plain', 'plain')", "lock_fence"),
+        ("fence_protect('acct', deletes => 'plain', fence_column => 'fence')", "fence"),
+        ("fence_protect('acct', replicated => NULL)", "fence"),
+    ]:
+        assert acct.execute(f"SELECT {call}").fetchone() == (1,)
+        assert (call, column()) == (call, told)
+    assert open_by(acct) == []
+
+
+def test_an_option_that_is_not_known_is_an_error_and_changes_nothing(acct):
+    acct.execute("SELECT fence_unprotect('acct')")
+    for option in ("inserts", "deletes", "replicated"):
+        for value in ("fenced", "", "PLAIN"):
+            assert outcome(acct, f"SELECT fence_protect('acct', {option} => '{value}')") == "0A000"
+    assert acct.execute("SELECT * FROM fence_protected").fetchall() == []
+
+
+def test_the_number_of_tables_is_returned(db):
+    db.execute("""CREATE TABLE p (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0) PARTITION BY LIST (id);
+        CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)""")
+    for call, count in [("fence_unprotect", 0), ("fence_protect", 3), ("fence_protect", 3), ("fence_unprotect", 3), ("fence_unprotect", 0)]:
+        assert db.execute(f"SELECT {call}('p')").fetchone() == (count,)
+    assert db.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal").fetchone() == (0,)
+
+
+def test_a_renamed_trigger_is_found_by_its_function(acct):
+    acct.execute("ALTER TRIGGER fence_protect_update ON acct RENAME TO other; ALTER TRIGGER fence_protect_truncate ON acct RENAME TO another")
+    assert acct.execute("SELECT fence_unprotect('acct')").fetchone() == (1,)
+    assert acct.execute("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'acct'::regclass").fetchone() == (0,)
+
+
+def test_a_row_of_a_referenced_partitioned_table_moves_under_its_fence(db):
+    """The server evaluates the condition of the parent's trigger on a copy of the row that has no system columns."""
+    for columns in ["id int, fence bigint NOT NULL DEFAULT 0", "gone text, fence bigint NOT NULL DEFAULT 0, id int"]:
+        # The parent's rows have the form of the partitions' here, and there they have not.
+        db.execute(f"""DROP TABLE IF EXISTS refers, p;
+            CREATE TABLE p ({columns}, PRIMARY KEY (id)) PARTITION BY LIST (id);
+            CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1);
+            CREATE TABLE p2 (fence bigint NOT NULL DEFAULT 0, extra int, id int NOT NULL);
+            ALTER TABLE p2 DROP extra; ALTER TABLE p DROP IF EXISTS gone;
+            ALTER TABLE p ATTACH PARTITION p2 FOR VALUES IN (2);
+            CREATE TABLE refers (id int REFERENCES p ON UPDATE CASCADE);
+            INSERT INTO p (id) VALUES (1);
+            INSERT INTO refers VALUES (1); SELECT fence_protect('p'); SELECT * FROM fenced_claim(NULL::p, 1, 5)""")
+        assert outcome(db, "UPDATE p SET id = 2") == "LF003"
+        assert in_transaction(db, "SELECT fence_use(4)", "UPDATE p SET id = 2") == "LF001"
+        assert in_transaction(db, "SELECT fence_use(5)", "UPDATE p SET id = 2, fence = 0") == "LF003"
+        assert in_transaction(db, "SELECT fence_use(5)", "UPDATE p SET id = 2") == 1

@@ -179,10 +179,10 @@ def test_every_function_says_what_it_is(t):
     assert len(functions) >= 16
     for name, volatility, parallel, strict, definer, _, defaults, comment, public in functions:
         said = (volatility, parallel, strict, definer, defaults, public)
-        is_granted_on = "guard" in name or "fence_stat(" in name or "pg_stat" in name
+        is_granted_on = "guard" in name or "fence_internals.stat(" in name or "pg_stat" in name
         # The functions of rows that are called all the time have no default: they are there without the argument.
-        has_default = name.startswith(("fence_reset(", "fence_protect("))
-        assert (name, said) == (name, ("v", "u", False, False, int(has_default), not is_granted_on))
+        defaults_of = {"fence_reset": 1, "fence_protect": 4}
+        assert (name, said) == (name, ("v", "u", False, False, defaults_of.get(name.partition("(")[0], 0), not is_granted_on))
         assert comment and comment[0].isupper() and comment.endswith("."), name
 
 
@@ -190,6 +190,30 @@ def test_everything_in_the_extension_has_a_comment(t):
     bare = t.execute("""SELECT pg_describe_object(classid, objid, objsubid) FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
         WHERE e.extname = 'pg_fence' AND d.deptype = 'e' AND d.classid <> 'pg_type'::regclass AND obj_description(objid, classid::regclass::text::name) IS NULL""").fetchall()
     assert bare == []
+
+
+def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
+    """A dump carries triggers and guards, so these signatures and columns stay for ever."""
+    kept = t.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'fence_internals'::regnamespace ORDER BY 1").fetchall()
+    assert [name.removeprefix("fence_internals.") for (name,) in kept] == [
+        "moves()",
+        "refuse()",
+        "refuses_delete(oid,tid,xid,bigint,text)",
+        "refuses_insert(oid,tid,bigint,text)",
+        "refuses_update(oid,tid,xid,bigint,bigint,text,text)",
+        "stat()",
+        "trigger_column(pg_node_tree,smallint)",
+    ]
+    columns = t.execute("SELECT attname, atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'fence_internals.guards'::regclass AND attnum > 0 ORDER BY attnum").fetchall()
+    assert columns == [("resource", "text"), ("fence", "bigint"), ("owner", "text")]
+    usage = "SELECT has_schema_privilege('public', 'fence_internals', 'USAGE'), has_schema_privilege('public', 'fence_internals', 'CREATE')"
+    assert t.execute(usage).fetchone() == (True, False)
+
+
+def test_a_schema_that_somebody_else_has_made_stops_the_installation(t):
+    t.execute("DROP EXTENSION pg_fence; CREATE SCHEMA fence_internals")
+    assert refusal(t, "CREATE EXTENSION pg_fence").sqlstate == "42P06"
+    t.execute("DROP SCHEMA fence_internals; CREATE EXTENSION pg_fence")
 
 
 def test_the_extension_says_its_version_and_needs_no_superuser(t):

@@ -41,7 +41,7 @@ def session(counting):
         return sessions[-1]
 
     db = make()
-    db.execute("DROP TABLE IF EXISTS t; TRUNCATE fence_guards; SELECT pg_stat_fence_reset()")
+    db.execute("DROP TABLE IF EXISTS t; TRUNCATE fence_internals.guards; SELECT pg_stat_fence_reset()")
     db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0)")
     db.execute("INSERT INTO t (id) SELECT generate_series(1, 9)")
     yield make
@@ -245,7 +245,7 @@ def test_who_watches_the_server_may_look_and_nobody_else(db):
         assert counts(db) == {**NONE, "claims": 1}
         refused(db, "42501", "SELECT pg_stat_fence_reset()")
         db.execute("SET ROLE clerk")
-        for call in ["SELECT * FROM pg_stat_fence", "SELECT * FROM fence_stat()", "SELECT pg_stat_fence_reset()"]:
+        for call in ["SELECT * FROM pg_stat_fence", "SELECT * FROM fence_internals.stat()", "SELECT pg_stat_fence_reset()"]:
             refused(db, "42501", call)
     finally:
         db.execute("RESET ROLE; DROP ROLE clerk; DROP ROLE watcher")

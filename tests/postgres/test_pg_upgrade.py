@@ -32,9 +32,9 @@ FORGET = [
     *(statement(f"{kind} FUNCTION fence_guard_forget(") for kind in ("CREATE", "COMMENT ON")),
     *re.findall(r"^(?:GRANT|REVOKE) .*fence_guard_forget.*;$", INSTALLED, re.MULTILINE),
 ]
-REFUSES, RESET = statement("CREATE FUNCTION fence_refuses_update("), statement("CREATE FUNCTION pg_stat_fence_reset(")
+REFUSES, RESET = statement("CREATE FUNCTION fence_internals.refuses_update("), statement("CREATE FUNCTION pg_stat_fence_reset(")
 VIEW, VIEW_COLUMN = statement("CREATE VIEW pg_stat_fence AS"), statement("COMMENT ON COLUMN pg_stat_fence.stored_fence_then")
-COMMENT = statement("COMMENT ON TABLE fence_guards")
+COMMENT = statement("COMMENT ON TABLE fence_internals.guards")
 
 
 def older_script():
@@ -46,7 +46,7 @@ def older_script():
         (REFUSES, REFUSES.replace("PARALLEL UNSAFE", "PARALLEL UNSAFE COST 7")),
         (RESET, "CREATE FUNCTION pg_stat_fence_reset() RETURNS void LANGUAGE sql AS $$ SELECT 1/0 $$;"),
         (VIEW, re.sub(r",\n[^\n]*AS stored_fence_then", "", VIEW)),
-        (COMMENT, "COMMENT ON TABLE fence_guards IS 'Another comment.';"),
+        (COMMENT, "COMMENT ON TABLE fence_internals.guards IS 'Another comment.';"),
     ]:
         assert now != then and now in script
         script = script.replace(now, then)
@@ -106,7 +106,7 @@ FILL = """
 """
 CONTENT = {
     "rows": "SELECT id::text, v, fence FROM t UNION ALL SELECT r, v, \"Lock\" FROM parts ORDER BY 1",
-    "guards": "SELECT resource, fence FROM fence_guards",
+    "guards": "SELECT resource, fence FROM fence_internals.guards",
     "protected": "SELECT target::text, fence_column::text, open_by FROM fence_protected ORDER BY 1",
     "triggers": "SELECT oid, tgrelid::regclass::text, tgname, tgenabled, tgfoid FROM pg_trigger WHERE NOT tgisinternal ORDER BY 2, 3",
     "granted": "SELECT has_function_privilege('app', 'fenced_guard(text, bigint)', 'EXECUTE')",

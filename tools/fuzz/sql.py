@@ -121,7 +121,7 @@ class Session:
     def target(self):
         """Something in the place of a table's name."""
         if self.one_in(15):
-            return self.pick(["'pg_class'", "NULL", "0", "'fence_guards'", "4294967295", "'pg_stat_fence'", "'nope'"])
+            return self.pick(["'pg_class'", "NULL", "0", "'fence_internals.guards'", "4294967295", "'pg_stat_fence'", "'nope'"])
         return literal(self.table()) + self.pick(["", "", "::regclass"])
 
     def row_type(self):
@@ -166,6 +166,10 @@ class Session:
 
     def fence(self):
         return self.pick(FENCES) + self.pick(["", "", "", "::bigint"])
+
+    def relation_row(self):
+        """The first arguments of a trigger's condition."""
+        return self.pick(["0, '(0,1)', '3'", "'calm'::regclass, '(0,1)', '3'", "'pg_class'::regclass, '(9,9)', '3'", "NULL, NULL, NULL", "4294967295, '(4294967295,65535)', '0'"])
 
     def json_value(self, depth=0):
         match self.chance.randrange(10 if depth < 4 else 6):
@@ -226,14 +230,15 @@ class Session:
                 f"SELECT fence_unprotect({self.target()})",
                 f"SELECT fence_use({self.fence()})",
                 "SELECT fence_use(i) FROM generate_series(1, 1100) AS i",
-                f"SELECT fence_refuses_update({self.fence()}, {self.fence()})",
-                f"SELECT fence_refuses_delete({self.fence()}), fence_refuses_insert({self.fence()})",
-                "SELECT fence_refuse()",
-                "SELECT fence_moves()",
-                f"SELECT fence_trigger_column(tgqual, {self.pick(['tgtype', '1::smallint', 'NULL', '(-1)::smallint'])}) FROM pg_trigger",
+                f"SELECT fence_internals.refuses_update({self.relation_row()}, {self.fence()}, {self.fence()}, NULL, NULL)",
+                f"SELECT fence_internals.refuses_delete({self.relation_row()}, {self.fence()}, NULL)",
+                f"SELECT fence_internals.refuses_insert({self.relation_row().rpartition(',')[0]}, {self.fence()}, NULL)",
+                "SELECT fence_internals.refuse()",
+                "SELECT fence_internals.moves()",
+                f"SELECT fence_internals.trigger_column(tgqual, {self.pick(['tgtype', '1::smallint', 'NULL', '(-1)::smallint'])}) FROM pg_trigger",
                 "SELECT * FROM fence_protected",
                 "SELECT * FROM pg_stat_fence",
-                "SELECT count(*) FROM fence_stat()",
+                "SELECT count(*) FROM fence_internals.stat()",
                 "SELECT pg_stat_fence_reset()",
                 f"SET pg_fence.max_fence = {self.pick(['default', '10', '9007199254740991', '0', '-1'])}",
                 f"SET pg_fence.max_fence_ahead = {self.pick(['default', '0', chr(39) + '1us' + chr(39)])}",
@@ -369,10 +374,17 @@ class Session:
                 "PERFORM fence_unprotect(TG_RELID::regclass); RETURN NEW;",
             ]
         )
-        ours = self.pick(["fence_refuse()", "fence_moves()"])
+        ours = self.pick(["fence_internals.refuse()", "fence_internals.moves()"])
         when = self.pick(["BEFORE UPDATE", "AFTER UPDATE", "BEFORE DELETE", "AFTER INSERT", "BEFORE INSERT OR UPDATE"])
         each = self.pick(["ROW", "ROW", "STATEMENT"])
-        condition = self.pick(["", "", "WHEN (fence_refuses_delete(OLD.fence)) ", "WHEN (fence_refuses_update(OLD.fence, NEW.fence)) "])
+        condition = self.pick(
+            [
+                "",
+                "",
+                "WHEN (fence_internals.refuses_delete(OLD.tableoid, OLD.ctid, OLD.xmin, OLD.fence, NULL)) ",
+                "WHEN (fence_internals.refuses_update(OLD.tableoid, OLD.ctid, OLD.xmin, OLD.fence, NEW.fence, NULL, NULL)) ",
+            ]
+        )
         if self.one_in(3):
             return f"CREATE TRIGGER t{self.chance.randrange(3)} {when} ON {table} FOR EACH {each} {condition}EXECUTE FUNCTION {ours}"
         function = f"public.t{self.number}_{self.chance.randrange(4)}()"

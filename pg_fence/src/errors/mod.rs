@@ -83,6 +83,8 @@ pub enum Refused {
     NullableFence { table: RelationName, column: CString },
     /// A partition is protected by its parent.
     ProtectedByParent { table: RelationName, parent: RelationName },
+    /// An option of `fence_protect` has a value that it does not know.
+    NoSuchOption { name: &'static str, value: CString },
     /// The transaction uses as many fences as it can.
     ManyInUse { max: usize },
     /// The extension's SQL in this database is of a version that the library does not know.
@@ -297,8 +299,11 @@ impl Refused {
                     .detail(text!["At the stricter levels later statements read what was there before the guard."])
                     .hint(text!["Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED."])
             }
-            Refused::NoGuard { resource } => Report::new("P0002", text!["there is no guard \"", resource, "\""])
-                .hint(text!["Guards are made by fenced_guard(). Compare the name with those in fence_guards."]),
+            Refused::NoGuard { resource } => {
+                Report::new("P0002", text!["there is no guard \"", resource, "\""]).hint(text![
+                    "Guards are made by fenced_guard(). Compare the name with those in fence_internals.guards."
+                ])
+            }
             Refused::ResourceLength { bytes, max } => {
                 Report::new("22023", text!["the name of the resource has ", bytes, " bytes"])
                     .detail(text!["It has 1 to ", max, "."])
@@ -331,6 +336,10 @@ impl Refused {
                     .hint(text!["Name \"", &parent.name, "\"."])
                     .about(table)
             }
+            Refused::NoSuchOption { name, value } => {
+                Report::new("0A000", text!["fence_protect() does not support ", name, " => '", value, "'"])
+                    .hint(text!["Leave the argument out, or pass 'plain'."])
+            }
             Refused::ManyInUse { max } => Report::new("54000", text!["this transaction uses ", max, " fences already"])
                 .hint(text!["Use a transaction for each part of the work."]),
             Refused::Version { sql } => Report::new(
@@ -349,10 +358,8 @@ impl Refused {
             ]),
             Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
                 .hint(text!["Call fence_protect(), which makes the triggers."]),
-            Refused::NoGuardTable => {
-                Report::new("55000", text!["the table \"fence_guards\" is not in the extension's schema"])
-                    .hint(text!["Create the extension again."])
-            }
+            Refused::NoGuardTable => Report::new("55000", text!["the table \"fence_internals.guards\" does not exist"])
+                .hint(text!["Create the extension again."]),
         }
     }
 }

@@ -28,13 +28,13 @@ use std::rc::Rc;
 
 /// An entry of the table's index must fit a third of a page, 2.7 kB; a name is for people.
 const MAX_RESOURCE_BYTES: usize = 1024;
-const TABLE: &CStr = c"fence_guards";
+const TABLE: &CStr = c"guards";
 const FENCE_COLUMN: &CStr = c"fence";
 /// A guard can be forgotten between being read and being stamped, by a transaction that ends just then.
 const MAX_TRIES: usize = 3;
 
 /// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
-/// keeps newer ones out to the end of the transaction.
+/// keeps newer ones out to the end of the transaction. Answers the fence.
 pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_guard()");
     server::refuse_when_read_only(c"fenced_guard()");
@@ -43,8 +43,8 @@ pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     }
     let resource = resource(call)?;
     let fence = accepted_number(call.number(1))?;
-    Guard::open(call, resource)?.enter(fence)?;
-    Ok(Reply::Void)
+    Guard::open(resource)?.enter(fence)?;
+    Ok(Reply::Value(bigint(fence).datum))
 }
 
 /// `fence_guard_forget(older_than bigint)`: removes the guards with a fence below this one, and answers how many. Does
@@ -52,7 +52,7 @@ pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
 pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_guard_forget()");
     let older_than = accepted_number(call.number(0))?;
-    let table = Table::open(guard_table(call)?)?;
+    let table = Table::open(guard_table()?)?;
     let name = table.qualified_name();
     let sql = text![
         "DELETE FROM ONLY ",
@@ -78,7 +78,7 @@ pub fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
         Some(NEVER_STAMPED) => NEVER_STAMPED,
         number => accepted_number(number)?.get() as i64,
     };
-    let old = Guard::open(call, resource)?.reset(new)?;
+    let old = Guard::open(resource)?.reset(new)?;
     Ok(old.map_or(Reply::Nothing, |old| Reply::Value(Datum::from(old))))
 }
 
@@ -93,8 +93,8 @@ struct Guard {
 }
 
 impl Guard {
-    fn open(call: &Call, resource: Value) -> Result<Guard, Refused> {
-        let table = Table::open(guard_table(call)?)?;
+    fn open(resource: Value) -> Result<Guard, Refused> {
+        let table = Table::open(guard_table()?)?;
         let key = Key::read(&table, resource)?;
         let resource = resource.text();
         let lock = NamedLock::of(resource.to_bytes());
@@ -195,9 +195,9 @@ fn resource(call: &Call) -> Result<Value, Refused> {
     Ok(Value { type_oid: pg_sys::TEXTOID, ..resource })
 }
 
-/// The table lies in the schema of the functions.
-fn guard_table(call: &Call) -> Result<Oid, Refused> {
-    server::relation_in(call.schema(), TABLE).ok_or(Refused::NoGuardTable)
+fn guard_table() -> Result<Oid, Refused> {
+    let schema = server::internals().ok_or(Refused::NoGuardTable)?;
+    server::relation_in(schema, TABLE).ok_or(Refused::NoGuardTable)
 }
 
 /// A fence as a parameter; it has at most 53 bits.

@@ -4,8 +4,8 @@
 //! and nothing that only looks like it, `fence_column` recognises.
 
 use crate::server;
-use crate::server::text::{Identifier, text};
-use pgrx::pg_sys::{self, Oid};
+use crate::server::text::{Identifier, joined, text};
+use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
 
 /// Bits of `pg_trigger.tgtype`.
@@ -22,46 +22,175 @@ pub struct Kind {
     /// The command that fires it.
     pub command: &'static CStr,
     function: &'static CStr,
-    rows: &'static [c_int],
+    arguments: &'static [Argument],
     bit: i16,
+}
+
+/// What the condition passes on, of `OLD` or `NEW`.
+#[derive(Clone, Copy)]
+enum Argument {
+    /// The table with the row: the partition.
+    Table(c_int),
+    /// The place of the row's version.
+    Place(c_int),
+    /// The transaction that wrote the version.
+    Writer(c_int),
+    /// The fence.
+    Fence(c_int),
+    /// The owner of the fence, which no table keeps yet.
+    Owner,
 }
 
 /// The row triggers of a protected table.
 pub const KINDS: [Kind; 3] = [
-    Kind { command: c"UPDATE", function: c"fence_refuses_update", rows: &[OLD, NEW], bit: UPDATE },
-    Kind { command: c"DELETE", function: c"fence_refuses_delete", rows: &[OLD], bit: DELETE },
-    Kind { command: c"INSERT", function: c"fence_refuses_insert", rows: &[NEW], bit: INSERT },
+    Kind {
+        command: c"UPDATE",
+        function: c"refuses_update",
+        arguments: &[
+            Argument::Table(OLD),
+            Argument::Place(OLD),
+            Argument::Writer(OLD),
+            Argument::Fence(OLD),
+            Argument::Fence(NEW),
+            Argument::Owner,
+            Argument::Owner,
+        ],
+        bit: UPDATE,
+    },
+    Kind {
+        command: c"DELETE",
+        function: c"refuses_delete",
+        arguments: &[
+            Argument::Table(OLD),
+            Argument::Place(OLD),
+            Argument::Writer(OLD),
+            Argument::Fence(OLD),
+            Argument::Owner,
+        ],
+        bit: DELETE,
+    },
+    Kind {
+        command: c"INSERT",
+        function: c"refuses_insert",
+        arguments: &[Argument::Table(NEW), Argument::Place(NEW), Argument::Fence(NEW), Argument::Owner],
+        bit: INSERT,
+    },
 ];
 
 impl Kind {
-    /// The condition on this fence column, with the functions in this schema.
-    pub fn sql(&self, schema: &CStr, column: &CStr) -> Vec<u8> {
-        let row = |row: &c_int| if *row == OLD { "OLD" } else { "NEW" };
-        let fences = self.rows.iter().map(|one| text![row(one), ".", Identifier(column), "::pg_catalog.int8"]);
-        let fences = crate::server::text::joined(fences, ", ");
-        text![Identifier(schema), ".", Identifier(self.function), "(", fences, ")"]
+    /// The condition on this fence column.
+    ///
+    /// When a row of a partitioned table moves, the server evaluates the condition of the parent's UPDATE trigger too,
+    /// without firing it. OLD is a copy without system columns there: its table is 0, and to read the writer would be an
+    /// error (0A000). Conditions joined with AND are evaluated in order, so the first keeps the call from being made.
+    pub fn sql(&self, column: &CStr) -> Vec<u8> {
+        let row = self.row();
+        let arguments = self.arguments.iter().map(|argument| match argument {
+            Argument::Table(row) => text![row_name(*row), ".tableoid"],
+            Argument::Place(row) => text![row_name(*row), ".ctid"],
+            Argument::Writer(row) => text![row_name(*row), ".xmin"],
+            Argument::Fence(row) => text![row_name(*row), ".", Identifier(column), "::pg_catalog.int8"],
+            Argument::Owner => text!["NULL::pg_catalog.text"],
+        });
+        let arguments = joined(arguments, ", ");
+        let call = text![Identifier(server::INTERNALS), ".", Identifier(self.function), "(", arguments, ")"];
+        text![row_name(row), ".tableoid OPERATOR(pg_catalog.<>) '0'::pg_catalog.oid AND ", call]
+    }
+
+    /// The row whose table is passed on.
+    fn row(&self) -> c_int {
+        if self.bit == INSERT { NEW } else { OLD }
     }
 }
 
+fn row_name(row: c_int) -> &'static str {
+    if row == OLD { "OLD" } else { "NEW" }
+}
+
 /// The number of the fence column in the condition of a trigger of this `tgtype`, if it is one of those above.
-pub fn fence_column(condition: &CStr, tgtype: i16, schema: Oid) -> Option<i16> {
+pub fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
     let kind = KINDS.iter().find(|kind| tgtype & (INSERT | DELETE | UPDATE) == kind.bit)?;
+    let schema = server::internals()?;
     // SAFETY: the text is a condition of the catalog, which the server reads back into nodes; each node is used as what
     // its tag says.
     unsafe {
-        let call =
-            cast::<pg_sys::FuncExpr>(pg_sys::stringToNode(condition.as_ptr()).cast(), pg_sys::NodeTag::T_FuncExpr)?;
+        let both =
+            cast::<pg_sys::BoolExpr>(pg_sys::stringToNode(condition.as_ptr()).cast(), pg_sys::NodeTag::T_BoolExpr)?;
+        let [has_table, call] = elements((*both).args)[..] else { return None };
+        if (*both).boolop != pg_sys::BoolExprType::AND_EXPR || !is_table_test(has_table, kind.row()) {
+            return None;
+        }
+        let call = cast::<pg_sys::FuncExpr>(call, pg_sys::NodeTag::T_FuncExpr)?;
         if !server::is_function((*call).funcid, schema, kind.function) {
             return None;
         }
-        let columns: Option<Vec<i16>> = elements((*call).args)
-            .into_iter()
-            .zip(kind.rows)
-            .map(|(argument, &row)| column_of(argument, row))
-            .collect();
-        let columns = columns.filter(|columns| columns.len() == kind.rows.len())?;
-        let first = columns.first().copied()?;
-        columns.iter().all(|&column| column == first).then_some(first)
+        let given = elements((*call).args);
+        if given.len() != kind.arguments.len() {
+            return None;
+        }
+        let mut column = None;
+        for (node, argument) in given.into_iter().zip(kind.arguments) {
+            let fits = match *argument {
+                Argument::Table(row) => is_variable(node, row, pg_sys::TableOidAttributeNumber),
+                Argument::Place(row) => is_variable(node, row, pg_sys::SelfItemPointerAttributeNumber),
+                Argument::Writer(row) => is_variable(node, row, pg_sys::MinTransactionIdAttributeNumber),
+                Argument::Fence(row) => {
+                    let named = Some(fence_of(node, row)?);
+                    column.replace(named).is_none_or(|before| before == named)
+                }
+                Argument::Owner => is_null(node),
+            };
+            if !fits {
+                return None;
+            }
+        }
+        column.flatten()
+    }
+}
+
+/// Whether a node is `OLD.tableoid <> 0`.
+///
+/// # Safety
+///
+/// The node is valid.
+unsafe fn is_table_test(node: *mut pg_sys::Node, row: c_int) -> bool {
+    // SAFETY: as the caller promises; each node is used as what its tag says.
+    unsafe {
+        let Some(test) = cast::<pg_sys::OpExpr>(node, pg_sys::NodeTag::T_OpExpr) else { return false };
+        let [table, zero] = elements((*test).args)[..] else { return false };
+        let zero = cast::<pg_sys::Const>(zero, pg_sys::NodeTag::T_Const);
+        pg_sys::get_opcode((*test).opno).to_u32() == pg_sys::F_OIDNE
+            && is_variable(table, row, pg_sys::TableOidAttributeNumber)
+            && zero.is_some_and(|zero| !(*zero).constisnull && (*zero).constvalue.value() == 0)
+    }
+}
+
+/// # Safety
+///
+/// The node is valid.
+unsafe fn is_null(node: *mut pg_sys::Node) -> bool {
+    // SAFETY: as the caller promises; each node is used as what its tag says.
+    unsafe { cast::<pg_sys::Const>(node, pg_sys::NodeTag::T_Const).is_some_and(|value| (*value).constisnull) }
+}
+
+/// Whether a node is this column of `OLD` or `NEW` and nothing else.
+///
+/// # Safety
+///
+/// The node is valid.
+unsafe fn is_variable(node: *mut pg_sys::Node, row: c_int, column: i32) -> bool {
+    // SAFETY: as the caller promises; each node is used as what its tag says.
+    unsafe { variable(node, row) == i16::try_from(column).ok() }
+}
+
+/// # Safety
+///
+/// The node is valid.
+unsafe fn variable(node: *mut pg_sys::Node, row: c_int) -> Option<i16> {
+    // SAFETY: as the caller promises; each node is used as what its tag says.
+    unsafe {
+        let column = cast::<pg_sys::Var>(node, pg_sys::NodeTag::T_Var)?;
+        ((*column).varno as c_int == row && (*column).varlevelsup == 0).then_some((*column).varattno)
     }
 }
 
@@ -70,7 +199,7 @@ pub fn fence_column(condition: &CStr, tgtype: i16, schema: Oid) -> Option<i16> {
 /// # Safety
 ///
 /// The node is valid.
-unsafe fn column_of(node: *mut pg_sys::Node, row: c_int) -> Option<i16> {
+unsafe fn fence_of(node: *mut pg_sys::Node, row: c_int) -> Option<i16> {
     // SAFETY: as the caller promises; each node is used as what its tag says.
     unsafe {
         let mut node = node;
@@ -86,8 +215,7 @@ unsafe fn column_of(node: *mut pg_sys::Node, row: c_int) -> Option<i16> {
         if let Some(relabel) = cast::<pg_sys::RelabelType>(node, pg_sys::NodeTag::T_RelabelType) {
             node = (*relabel).arg.cast();
         }
-        let column = cast::<pg_sys::Var>(node, pg_sys::NodeTag::T_Var)?;
-        ((*column).varno as c_int == row && (*column).varlevelsup == 0).then_some((*column).varattno)
+        variable(node, row).filter(|&column| column > 0)
     }
 }
 

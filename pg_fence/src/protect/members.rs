@@ -1,9 +1,13 @@
 //! A table together with its partitions and with the tables that inherit from it, and whether they have a trigger.
 
+use crate::protect::condition;
 use crate::server;
 use crate::server::text::{Identifier, text};
 use pgrx::pg_sys::{self, Oid};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+
+/// The function of the triggers, in the extension's schema of its own.
+pub const FUNCTION: &CStr = c"refuse";
 
 /// Locks a relation as CREATE TRIGGER does.
 pub fn lock_for_triggers(relation: Oid) {
@@ -72,9 +76,42 @@ unsafe fn oids(list: *mut pg_sys::List) -> Vec<Oid> {
     unsafe { (0..(*list).length as usize).map(|n| (*(*list).elements.add(n)).oid_value).collect() }
 }
 
-/// Whether a relation has a trigger of this name.
-pub fn has_trigger(relation: Oid, name: &CStr) -> bool {
-    const MISSING_IS_OK: bool = true;
-    // SAFETY: it reads the catalog alone.
-    server::valid(unsafe { pg_sys::get_trigger_oid(relation, name.as_ptr(), MISSING_IS_OK) }).is_some()
+/// A trigger that calls the function `refuse`, whatever its name and its condition.
+pub struct Made {
+    /// Its name.
+    pub name: CString,
+    /// The fence column in its condition, where that is as fence_protect() makes it.
+    pub fence_column: Option<i16>,
+    /// Whether it is one of a partition that follows its parent's.
+    pub is_clone: bool,
+}
+
+/// The triggers of a relation that fence_protect() made. The relation is locked.
+pub fn made_triggers(relation: Oid) -> Vec<Made> {
+    let Some(schema) = server::internals() else { return Vec::new() };
+    // SAFETY: the relation is opened and closed again; its lock stays. Its triggers are null or as many as it says, each
+    // with a name, and with a condition or null.
+    unsafe {
+        let open = pg_sys::try_relation_open(relation, pg_sys::NoLock as i32);
+        if open.is_null() {
+            return Vec::new();
+        }
+        let triggers = (*open).trigdesc.as_ref().map_or(&[][..], |all| {
+            std::slice::from_raw_parts(all.triggers, usize::try_from(all.numtriggers).unwrap_or(0))
+        });
+        let made = triggers.iter().filter(|trigger| {
+            [FUNCTION, c"moves"].iter().any(|function| server::is_function(trigger.tgfoid, schema, function))
+        });
+        let made = made
+            .map(|trigger| Made {
+                name: server::owned(CStr::from_ptr(trigger.tgname)),
+                fence_column: (!trigger.tgqual.is_null())
+                    .then(|| condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype))
+                    .flatten(),
+                is_clone: trigger.tgisclone,
+            })
+            .collect();
+        pg_sys::relation_close(open, pg_sys::NoLock as i32);
+        made
+    }
 }

@@ -95,46 +95,49 @@ impl Drop for OwnPass {
 }
 
 /// `fence_use(fence bigint)`: lets plain SQL of this transaction write rows of protected tables that carry this fence.
+/// Answers the fence.
 pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
     let fence = accepted_number(call.number(0))?;
     server::require_transaction_block(c"fence_use()");
+    let answer = Reply::Value(Datum::from(fence.get() as i64));
     let mut in_use = PASSES.in_use.borrow_mut();
     if in_use.iter().any(|used| used.fence == fence) {
-        return Ok(Reply::Void);
+        return Ok(answer);
     }
     if in_use.len() >= MAX_IN_USE {
         return Err(Refused::ManyInUse { max: MAX_IN_USE });
     }
     in_use.push(InUse { fence, since: server::subtransaction() });
-    Ok(Reply::Void)
+    Ok(answer)
 }
 
-/// `fence_refuses_update(old_fence bigint, new_fence bigint)`: whether a row of a protected table may not be updated.
-pub fn fence_refuses_update(call: &Call) -> Result<Reply, Refused> {
-    let (old, new) = (call.number(0), call.number(1));
+/// `refuses_update(relation oid, row_id tid, written_by xid, old_fence bigint, new_fence bigint, old_owner text, new_owner
+/// text)`: whether a row of a protected table may not be updated.
+pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
+    let (old, new) = (call.number(3), call.number(4));
     let passes = (old == new && judge(old) == PlainVerdict::Accepted) || PASSES.own_change_of(old, Event::Update(new));
     Ok(Reply::Value(Datum::from(!passes)))
 }
 
-/// `fence_refuses_delete(old_fence bigint)`: whether a row of a protected table may not be deleted.
-pub fn fence_refuses_delete(call: &Call) -> Result<Reply, Refused> {
-    let old = call.number(0);
+/// `refuses_delete(relation oid, row_id tid, written_by xid, old_fence bigint, old_owner text)`: whether a row of a protected table may not be deleted.
+pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
+    let old = call.number(3);
     let passes = judge(old) == PlainVerdict::Accepted || PASSES.own_change_of(old, Event::Delete);
     Ok(Reply::Value(Datum::from(!passes)))
 }
 
-/// `fence_refuses_insert(new_fence bigint)`: whether a row may not be inserted into a protected table.
-pub fn fence_refuses_insert(call: &Call) -> Result<Reply, Refused> {
+/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a protected table.
+pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
     const NEVER_CLAIMED: i64 = 0;
-    let new = call.number(0);
+    let new = call.number(2);
     let is_new_row = new.unwrap_or(NEVER_CLAIMED) == NEVER_CLAIMED && !PASSES.is_updating();
     let passes = is_new_row || judge(new) == PlainVerdict::Accepted || PASSES.own_change_stamps(new);
     Ok(Reply::Value(Datum::from(!passes)))
 }
 
-/// `fence_moves()`, the trigger before and after an UPDATE statement on a partitioned table: a row that is inserted
+/// `moves()`, the trigger before and after an UPDATE statement on a partitioned table: a row that is inserted
 /// meanwhile is no new one.
-pub fn fence_moves(call: &Call) -> Result<Reply, Refused> {
+pub fn moves(call: &Call) -> Result<Reply, Refused> {
     let event = call.trigger_event()?;
     // The trigger runs one deeper than the statement.
     let depth = server::trigger_depth() - 1;

@@ -30,22 +30,22 @@ enum Written {
     Truncated,
 }
 
-/// `fence_refuse()`, the trigger of protected tables: refuses.
-pub fn fence_refuse(call: &Call) -> Result<Reply, Refused> {
+/// `refuse()`, the trigger of protected tables: refuses.
+pub fn refuse(call: &Call) -> Result<Reply, Refused> {
     let event = call.trigger_event()?;
-    let column = event.fence_column(call.schema());
+    let column = event.fence_column();
     let refused = event.refusal(column);
     stats::count_refused(event.table, &refused, event.stored(column));
     Err(refused)
 }
 
-/// `fence_trigger_column(condition pg_node_tree, kind smallint)`: the number of the fence column of a trigger with this
+/// `trigger_column(condition pg_node_tree, kind smallint)`: the number of the fence column of a trigger with this
 /// WHEN condition and this `pg_trigger.tgtype`; null when the condition is not the one that `fence_protect` makes.
-pub fn fence_trigger_column(call: &Call) -> Result<Reply, Refused> {
+pub fn trigger_column(call: &Call) -> Result<Reply, Refused> {
     let (Some(condition), Some(kind)) = (call.text_of_tree(0), call.small_number(1)) else {
         return Ok(Reply::Nothing);
     };
-    let column = condition::fence_column(&condition, kind, call.schema());
+    let column = condition::fence_column(&condition, kind);
     Ok(column.map_or(Reply::Nothing, |column| Reply::Value(column.into())))
 }
 
@@ -67,14 +67,14 @@ impl TriggerEvent {
     }
 
     /// The fence column, by the condition of the trigger itself.
-    fn fence_column(&self, schema: Oid) -> Option<i16> {
+    fn fence_column(&self) -> Option<i16> {
         // SAFETY: a trigger that is fired has its description; the condition is null or a text.
         unsafe {
             let trigger = &*(*self.data).tg_trigger;
             if trigger.tgqual.is_null() {
                 return None;
             }
-            condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype, schema)
+            condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype)
         }
     }
 

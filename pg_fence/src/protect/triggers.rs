@@ -12,38 +12,46 @@ use crate::server::call::{Call, Reply};
 use crate::server::text::{Identifier, c_string, text};
 use crate::table::plans::Connection;
 use crate::table::relation::Table;
-use pgrx::pg_sys::Oid;
+use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::{CStr, CString};
 
 const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 const BEFORE_MOVES: &CStr = c"fence_protect_moves_begin";
 const AFTER_MOVES: &CStr = c"fence_protect_moves_end";
 
-/// `fence_protect(target regclass, fence_column name)`: makes the triggers, or makes them again as they should be.
+/// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the triggers, or
+/// makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they are.
 pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_protect()");
     let oid = call.table()?;
+    for (argument, name) in [(2, "inserts"), (3, "deletes"), (4, "replicated")] {
+        if let Some(value) = call.text(argument).filter(|value| value.as_c_str() != c"plain") {
+            return Err(Refused::NoSuchOption { name, value });
+        }
+    }
     members::lock_for_triggers(oid);
     let table = Table::open(oid)?;
     server::require_owner(oid, &table.name.name);
-    let column = table.fence_column(call.fence_column(1)?)?;
+    let kept = kept_column(&table);
+    let column = table.fence_column(call.name(1).unwrap_or(kept.as_deref().unwrap_or(c"fence")))?;
     if !server::is_not_null(oid, column.number) {
         return Err(Refused::NullableFence { table: table.name.clone(), column: column.name.clone() });
     }
     refuse_partition(&table)?;
     let connection = Connection::open()?;
-    let triggers = Triggers { connection: &connection, schema: server::schema_name(call.schema()) };
-    for member in members::for_triggers(oid) {
-        for kind in KINDS.iter().filter(|kind| is_made_on(kind, &member, oid)) {
-            triggers.make_for_rows(&member, kind, &column.name)?;
+    let members = members::for_triggers(oid);
+    let triggers = Triggers { connection: &connection };
+    for member in &members {
+        for kind in KINDS.iter().filter(|kind| is_made_on(kind, member, oid)) {
+            triggers.make_for_rows(member, kind, &column.name)?;
         }
-        triggers.make_for_statements(&member)?;
+        triggers.make_for_statements(member)?;
     }
     connection.close()?;
-    Ok(Reply::Void)
+    Ok(count_of(&members))
 }
 
-/// `fence_unprotect(target regclass)`: removes the triggers.
+/// `fence_unprotect(target regclass)`: removes the triggers. Answers on how many tables they were.
 pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_unprotect()");
     let oid = call.table()?;
@@ -52,19 +60,27 @@ pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     server::require_owner(oid, &table.name.name);
     refuse_partition(&table)?;
     let connection = Connection::open()?;
-    for member in members::for_triggers(oid) {
-        let of_rows = KINDS.iter().map(trigger_name);
-        let of_statements = [ON_TRUNCATE, BEFORE_MOVES, AFTER_MOVES].map(CStr::to_owned);
-        for trigger in of_rows.chain(of_statements) {
-            // The parent comes first, and takes those of its partitions along.
-            if members::has_trigger(member.oid, &trigger) {
-                let on = text![" ON ", member.qualified_name()];
-                connection.run_direct(text!["DROP TRIGGER ", Identifier(&trigger), on], &[])?;
-            }
+    let mut members = members::for_triggers(oid);
+    members.retain(|member| !members::made_triggers(member.oid).is_empty());
+    for member in &members {
+        // The parent comes first, and takes those of its partitions along.
+        for trigger in members::made_triggers(member.oid).into_iter().filter(|trigger| !trigger.is_clone) {
+            let on = text![" ON ", member.qualified_name()];
+            connection.run_direct(text!["DROP TRIGGER ", Identifier(&trigger.name), on], &[])?;
         }
     }
     connection.close()?;
-    Ok(Reply::Void)
+    Ok(count_of(&members))
+}
+
+fn count_of(members: &[Member]) -> Reply {
+    Reply::Value(Datum::from(i32::try_from(members.len()).unwrap_or(i32::MAX)))
+}
+
+/// The fence column that the triggers of the table name; none where it has none.
+fn kept_column(table: &Table) -> Option<CString> {
+    let number = members::made_triggers(table.oid).iter().find_map(|trigger| trigger.fence_column)?;
+    table.columns.iter().find(|column| column.number == number).map(|column| column.name.clone())
 }
 
 /// Whether a row trigger is made on a member. The server makes those of a parent for its partitions, also for later
@@ -80,25 +96,23 @@ fn is_made_on(kind: &Kind, member: &Member, target: Oid) -> bool {
 
 struct Triggers<'a> {
     connection: &'a Connection,
-    /// The schema of the functions.
-    schema: CString,
 }
 
 impl Triggers<'_> {
     /// AFTER triggers, because BEFORE triggers lock each row first, which costs a sixth of an UPDATE.
     fn make_for_rows(&self, member: &Member, kind: &Kind, column: &CStr) -> Result<(), Refused> {
-        let condition = kind.sql(&self.schema, column);
+        let condition = kind.sql(column);
         let when = text![" FOR EACH ROW WHEN (", condition, ")"];
-        self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when, c"fence_refuse")
+        self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when, members::FUNCTION)
     }
 
     fn make_for_statements(&self, member: &Member) -> Result<(), Refused> {
         let make =
             |name, event: &str, function| self.make(name, text![event], member, text![" FOR EACH STATEMENT"], function);
-        make(ON_TRUNCATE, "BEFORE TRUNCATE", c"fence_refuse")?;
+        make(ON_TRUNCATE, "BEFORE TRUNCATE", members::FUNCTION)?;
         if member.kind == MemberKind::Partitioned {
-            make(BEFORE_MOVES, "BEFORE UPDATE", c"fence_moves")?;
-            make(AFTER_MOVES, "AFTER UPDATE", c"fence_moves")?;
+            make(BEFORE_MOVES, "BEFORE UPDATE", c"moves")?;
+            make(AFTER_MOVES, "AFTER UPDATE", c"moves")?;
         }
         Ok(())
     }
@@ -113,7 +127,7 @@ impl Triggers<'_> {
             on.qualified_name(),
             each,
             " EXECUTE FUNCTION ",
-            Identifier(&self.schema),
+            Identifier(server::INTERNALS),
             ".",
             Identifier(function),
             "()",
@@ -128,7 +142,7 @@ fn trigger_name(kind: &Kind) -> CString {
 
 /// A partition has the triggers of its parent, which nobody can change from here.
 fn refuse_partition(table: &Table) -> Result<(), Refused> {
-    let is_protected = |ancestor: &Oid| members::has_trigger(*ancestor, &trigger_name(&KINDS[0]));
+    let is_protected = |ancestor: &Oid| !members::made_triggers(*ancestor).is_empty();
     match members::partition_ancestors(table.oid).into_iter().rev().find(is_protected) {
         Some(parent) => {
             Err(Refused::ProtectedByParent { table: table.name.clone(), parent: server::relation_name(parent) })

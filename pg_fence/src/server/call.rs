@@ -115,6 +115,17 @@ impl Call {
         Ok(unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
     }
 
+    /// A name, or `None` when it is null.
+    pub fn name(&self, argument: usize) -> Option<&CStr> {
+        // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL.
+        self.nullable(argument).map(|datum| unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
+    }
+
+    /// A text, or `None` when it is null.
+    pub fn text(&self, argument: usize) -> Option<CString> {
+        self.nullable(argument).map(|datum| Value { datum, type_oid: pg_sys::TEXTOID }.text())
+    }
+
     /// A smallint, or `None` when it is null.
     pub fn small_number(&self, argument: usize) -> Option<i16> {
         self.nullable(argument).map(|datum| datum.value() as i16)
@@ -137,12 +148,6 @@ impl Call {
             }
             Ok(TriggerEvent::new(context.cast()))
         }
-    }
-
-    /// The schema that the function lies in, which is the extension's.
-    pub fn schema(&self) -> Oid {
-        // SAFETY: the server passes the function that it calls; the rest reads the catalog.
-        unsafe { pg_sys::get_func_namespace((*(*self.0).flinfo).fn_oid) }
     }
 
     /// Begins the rows of a function that returns several.

@@ -478,6 +478,16 @@ pub fn may_read_table(table: Oid, role: Oid) -> bool {
     }
 }
 
+/// The schema of what the extension keeps and calls itself. Its script makes it, and it cannot be moved.
+pub const INTERNALS: &CStr = c"fence_internals";
+
+/// The oid of [`INTERNALS`]; none where the extension is not created.
+pub fn internals() -> Option<Oid> {
+    const MISSING_IS_OK: bool = true;
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_namespace_oid(INTERNALS.as_ptr(), MISSING_IS_OK) })
+}
+
 /// The relation of this name in a schema.
 pub fn relation_in(schema: Oid, name: &CStr) -> Option<Oid> {
     // SAFETY: it reads the catalog alone.

@@ -63,8 +63,8 @@ pub fn counters_of(verb: Verb) -> (Counter, Counter) {
     }
 }
 
-/// `fence_stat()`: the rows of `pg_stat_fence` for this database; one row of nulls where nothing can be counted.
-pub fn fence_stat(call: &Call) -> Result<Reply, Refused> {
+/// `stat()`: the rows of `pg_stat_fence` for this database; one row of nulls where nothing can be counted.
+pub fn stat(call: &Call) -> Result<Reply, Refused> {
     let rows = call.rows();
     if !counters::are_there() {
         server::notice(
