@@ -647,3 +647,48 @@ def test_waiters_of_a_primary_that_becomes_a_replica_are_told_once(make_redis, o
         with contextlib.suppress(Closed):
             assert waiter.call("ECHO", "mark") == b"mark"
     eventually(lambda: (lines.count("waiters"), lines.blocked()), (0, 0))
+
+
+# --- what is the same before and after must be read again: the end of the hold changes the key
+
+
+def delayed_hold(line, way, key="k"):
+    """A lease with a delay that ends in a moment, or by a closed connection: returns what ends it."""
+    if way == "time":
+        acquire(line, "A", 300, "DELAY", LONG_MS, key=key)
+        return lambda: None
+    acquire(line, "A", LONG_MS, "DELAY", LONG_MS, "EPHEMERAL", key=key)
+    return line.close
+
+
+@pytest.mark.parametrize("way", ["time", "closed connection"])
+def test_a_transaction_that_watches_a_lock_fails_when_its_hold_has_ended_in_a_delay(lines, way):
+    end = delayed_hold(lines.open(), way)
+    watching = lines.open()
+    assert watching.call("WATCH", "k") == "OK"
+    assert watching.call_all(("MULTI",), ("PING",), ("EXEC",))[-1] == ["PONG"]
+    assert watching.call("WATCH", "k") == "OK"
+    end()
+    eventually(lambda: b"delay" in (lines.control.call("FENCELOCK.INSPECT", "k") or []))
+    eventually(lambda: lines.count("ran-out") > 0)
+    assert watching.call_all(("MULTI",), ("PING",), ("EXEC",))[-1] is None
+
+
+@pytest.mark.parametrize("way", ["time", "closed connection"])
+@pytest.mark.parametrize("where", ["primary", "replica"])
+def test_a_cached_check_is_invalidated_when_the_hold_has_ended_in_a_delay(make_redis, own_lines, where, way):
+    primary = make_redis(config={"repl-diskless-sync-delay": "0"})
+    lines = own_lines(primary)
+    reading = lines
+    if where == "replica":
+        reading = own_lines(make_redis(config={"replicaof": f"127.0.0.1 {primary.port}"}))
+        eventually(lambda: b"master_link_status:up" in reading.control.call("INFO", "replication"), within_s=20)
+    line = lines.open()
+    end = delayed_hold(line, way)
+    fence = lines.stats()["last-fence"]
+    cached = reading.open(protocol=3)
+    cached.call("CLIENT", "TRACKING", "ON")
+    eventually(lambda: cached.call("FENCELOCK.CHECK", "k", fence), 1)
+    end()
+    assert cached.reply(within_s=3) == [b"invalidate", [b"k"]]
+    assert cached.call("FENCELOCK.CHECK", "k", fence) == 0

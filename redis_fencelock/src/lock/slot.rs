@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use fence::Fence;
 use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Record, Route};
 use fence::lock::ending::Ending;
-use fence::lock::lease::{Hold, Lease};
+use fence::lock::lease::{Hold, Lease, State};
 use fence::lock::queue::LockName;
 
 use crate::counters::Count;
@@ -224,6 +224,12 @@ impl Slot {
         stats.count_for(self.lock(), Count::RanOut);
         if lease.is_at_limit() {
             stats.count(Count::MaxholdEnds);
+        }
+        if lease.state(now_us) == State::Delay {
+            // The entry stays, but to those who read it the hold is gone.
+            self.ctx.signal_modified(self.name);
+            // A replica that is not told keeps a cached answer for longer: the log says so.
+            let _ = self.send_again(server().clocks());
         }
         self.tell(Event::RanOut);
     }
