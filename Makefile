@@ -53,7 +53,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients chaos fuzz lab bench bench-quick up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients chaos fuzz lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -66,6 +66,7 @@ help:
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make bench       the speed of both halves against what users would run instead: 45 minutes, needs valgrind'
 	@echo 'make bench-quick a part of it in 5 minutes, compared with tools/bench/baseline.json'
+	@echo 'make docs        the pages as a static site with a search in target/docs/; checks every link'
 	@echo 'make up          start both servers to play with; prints REDIS_URL=... and DATABASE_URL=...'
 	@echo 'make down        stop what `make up` started'
 	@echo 'make build       the Redis module in target/release/libredis_fencelock.so, the extension in target/pg_fence/'
@@ -144,6 +145,13 @@ bench bench-quick: setup-test module extensions $(LOAD)
 
 $(LOAD): tools/bench/load.rs
 	rustc -O --edition 2021 -o $@ $<
+
+# With packages of its own, which nothing else needs.
+docs: setup-test
+	@cmp -s tools/pages/requirements.txt target/venv-docs/made-from || { rm -rf target/venv-docs && python3 -m venv target/venv-docs && \
+		target/venv-docs/bin/pip install --quiet --disable-pip-version-check -r tools/pages/requirements.txt && \
+		cp tools/pages/requirements.txt target/venv-docs/made-from; }
+	cd tools && $(CURDIR)/target/venv-docs/bin/python -m pages $(TARGET)/docs
 
 up: build
 	@$(HARNESS) harness.play up

@@ -1,0 +1,1 @@
+"""`python -m pages FOLDER` makes a static site of the project's pages; run by `make docs`."""
