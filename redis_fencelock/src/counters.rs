@@ -4,13 +4,15 @@
 //! Invariant: counting allocates only when a name enters the table, and the table never grows by itself.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 use fence::lock::queue::LockName;
 
 /// How many names are counted unless configured.
 pub(crate) const DEFAULT_NAMES: u64 = 1_024;
-/// The most names that may be configured: some 120 MB, and the names themselves.
+/// The most names that may be configured: some 140 MB, and the names themselves.
 pub(crate) const NAMES_MAX: u64 = 1 << 20;
 /// Longer names are counted for the server alone, so that the table has a bound in bytes too.
 const NAME_MAX: usize = 1_024;
@@ -33,8 +35,10 @@ counts! {
     Grants => "grants", c"grants", true;
     /// Calls that got nothing at once.
     Busy => "busy", c"busy", true;
+    /// Calls that began to wait.
+    Waits => "waits", c"waits", true;
     /// Waits that ran out.
-    WaitTimeouts => "wait-timeouts", c"wait_timeouts", false;
+    WaitTimeouts => "wait-timeouts", c"wait_timeouts", true;
     /// Leases granted to a client that waited.
     HandOvers => "hand-overs", c"hand_overs", false;
     /// Grants undone because the client was gone.
@@ -90,6 +94,31 @@ const PER_NAME: usize = {
     used
 };
 
+/// What is told of a name beside its counters. `contended`: calls that did not get the lock at once.
+const BESIDE: [&str; 4] = ["contended", "longest-hold-ms", "longest-wait-ms", "waiters"];
+const CONTENDED: usize = PER_NAME;
+const WAITERS: usize = PER_NAME + 3;
+
+/// What is told of a name.
+pub(crate) const NAME_FIELDS: [&str; PER_NAME + BESIDE.len()] = {
+    let (mut fields, mut at) = ([""; PER_NAME + BESIDE.len()], 0);
+    while at < COUNT {
+        if let Some(place) = PLACE_OF[at] {
+            fields[place] = COUNTS[at].0;
+        }
+        at += 1;
+    }
+    at = 0;
+    while at < BESIDE.len() {
+        fields[PER_NAME + at] = BESIDE[at];
+        at += 1;
+    }
+    fields
+};
+
+/// How busy a lock is, unless asked for something else: a place in `NAME_FIELDS`.
+pub(crate) const HOW_BUSY: usize = CONTENDED;
+
 pub(crate) struct Stats {
     counts: [Cell<u64>; COUNT],
     names: RefCell<Names>,
@@ -98,14 +127,14 @@ pub(crate) struct Stats {
 /// What is known of one name.
 #[derive(Clone)]
 pub(crate) struct NameStats {
-    db: i32,
-    name: Box<[u8]>,
+    pub db: i32,
+    pub name: Box<[u8]>,
     /// Falls when another name wants the place, rises with every use.
     weight: u64,
     /// Those of `COUNTS` that a name has.
-    pub counts: [u64; PER_NAME],
-    pub longest_hold_ms: u64,
-    pub longest_wait_ms: u64,
+    counts: [u64; PER_NAME],
+    longest_hold_ms: u64,
+    longest_wait_ms: u64,
 }
 
 struct Names {
@@ -156,6 +185,29 @@ impl Stats {
         let hash = hash(lock);
         let at = names.find(names.set_of(hash)?, lock, hash)?;
         names.places[at].clone()
+    }
+
+    /// The names with the largest values of a field, the largest first; none whose value is 0. `waiting` tells how many
+    /// wait for a lock now.
+    pub fn top(&self, most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
+        let names = self.names.borrow();
+        let value = |stats: &NameStats| {
+            if field == WAITERS { waiting(stats.lock()) as u64 } else { stats.fields(0)[field] }
+        };
+        // The least of the chosen comes out first. Of equal ones the name decides, so that the order is the same each time.
+        let mut chosen = BinaryHeap::with_capacity(most + 1);
+        for (at, stats) in names.places.iter().enumerate() {
+            let Some(stats) = stats else { continue };
+            let value = value(stats);
+            if value > 0 {
+                chosen.push((Reverse(value), stats.db, &stats.name, at));
+                if chosen.len() > most {
+                    chosen.pop();
+                }
+            }
+        }
+        let chosen = chosen.into_sorted_vec();
+        chosen.into_iter().filter_map(|(.., at)| names.places[at].clone()).collect()
     }
 
     pub fn names(&self) -> u64 {
@@ -245,6 +297,20 @@ impl NameStats {
         *self = NameStats { name, ..NameStats::of(LockName { name: b"", ..lock }) };
     }
 
+    /// The values of `NAME_FIELDS`.
+    pub fn fields(&self, waiters: usize) -> [u64; NAME_FIELDS.len()] {
+        let count = |count: Count| PLACE_OF[count as usize].map_or(0, |place| self.counts[place]);
+        let mut fields = [0; NAME_FIELDS.len()];
+        fields[..PER_NAME].copy_from_slice(&self.counts);
+        let contended = count(Count::Busy) + count(Count::Waits);
+        fields[PER_NAME..].copy_from_slice(&[contended, self.longest_hold_ms, self.longest_wait_ms, waiters as u64]);
+        fields
+    }
+
+    pub fn lock(&self) -> LockName<'_> {
+        LockName { db: self.db, name: &self.name }
+    }
+
     fn is_of(&self, lock: LockName) -> bool {
         self.db == lock.db && *self.name == *lock.name
     }
@@ -269,6 +335,29 @@ mod tests {
         let busy = stats.of_name(lock(b"busy")).expect("the busy name is in the table");
         assert_eq!(PLACE_OF[Count::Grants as usize].map(|place| busy.counts[place]), Some(10_000));
         assert_eq!(stats.get(Count::Grants as usize), 20_000);
+    }
+
+    #[test]
+    fn the_busiest_names_come_first_and_idle_ones_not_at_all() {
+        let stats = Stats::new();
+        stats.set_names(64);
+        for (name, busy, waits) in [(&b"a"[..], 2, 0), (b"b", 1, 2), (b"c", 0, 0), (b"d", 0, 2), (b"e", 1, 0)] {
+            stats.count_for(lock(name), Count::Grants);
+            (0..busy).for_each(|_| stats.count_for(lock(name), Count::Busy));
+            (0..waits).for_each(|_| stats.count_for(lock(name), Count::Waits));
+        }
+        let top = |most, field: &str, waiting: fn(LockName) -> usize| -> Vec<Vec<u8>> {
+            let field = NAME_FIELDS.iter().position(|&name| name == field).unwrap();
+            stats.top(most, field, waiting).into_iter().map(|stats| stats.name.into()).collect()
+        };
+        let nobody = |_: LockName| 0;
+        assert_eq!(NAME_FIELDS[HOW_BUSY], "contended");
+        assert_eq!(top(10, "contended", nobody), [b"b", b"a", b"d", b"e"]);
+        assert_eq!(top(2, "contended", nobody), [b"b", b"a"]);
+        assert_eq!(top(10, "busy", nobody), [b"a", b"b", b"e"]);
+        assert_eq!(top(10, "grants", nobody).len(), 5);
+        assert_eq!(top(10, "waiters", |lock| usize::from(lock.name == b"c")), [b"c"]);
+        assert!(top(10, "late-releases", nobody).is_empty());
     }
 
     #[test]

@@ -134,6 +134,18 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
+        // Its names are no keys of the caller: a lock that is named TOP is asked for with STATS.
+        Command { name: c"fencelock.top", handler: commands::lock::on_top, flags: c"readonly", key: 0 },
+        Docs {
+            summary: c"Lists the busiest locks",
+            complexity: c"O(N) with N names in the table of STATS",
+            arity: -2,
+            args: docs::TOP,
+            key: 0,
+            categories: c"read",
+        },
+    ),
+    (
         Command { name: c"fencelock.raise", handler: commands::lock::on_raise, flags: c"write admin fast", key: 0 },
         Docs {
             summary: c"Issues no fence at or below a given one from now on",

@@ -142,6 +142,8 @@ def cases():
     for command in ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "RAISE"):
         yield f"{command} alone", (command,), "wrong number of arguments"
     yield "RAISE twice", ("RAISE", "1", "2"), "wrong number of arguments"
+    yield "TOP of nothing", ("TOP", "0"), "ERR n must be an integer from 1 to 1000"
+    yield "TOP alone", ("TOP",), "wrong number of arguments"
     yield "HELP me", ("HELP", "me"), "wrong number of arguments"
 
 

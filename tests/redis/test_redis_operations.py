@@ -14,16 +14,16 @@ from harness.locks import FENCE_MAX
 LONG_MS = 60_000
 HOUR_US = 3_600_000_000
 README = places.ROOT / "redis_fencelock" / "README.md"
-COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "RAISE", "HELP")
+COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 COUNTERS = (
-    *("grants", "busy", "wait-timeouts", "hand-overs", "undone-grants", "releases", "extensions", "late-releases"),
+    *("grants", "busy", "waits", "wait-timeouts", "hand-overs", "undone-grants", "releases", "extensions", "late-releases"),
     *("late-extensions", "ran-out", "maxhold-ends", "evicted-leases", "claims", "claims-stale", "writes"),
     *("writes-stale", "unclaimed"),
 )
 GAUGES = ("live-leases", "waiters", "last-fence", "index-bytes")
 OF_A_NAME = (
-    *("grants", "busy", "late-releases", "late-extensions", "ran-out", "claims-stale", "writes-stale"),
-    *("longest-hold-ms", "longest-wait-ms", "waiters"),
+    *("grants", "busy", "waits", "wait-timeouts", "late-releases", "late-extensions", "ran-out", "claims-stale"),
+    *("writes-stale", "contended", "longest-hold-ms", "longest-wait-ms", "waiters"),
 )
 
 
@@ -94,16 +94,16 @@ MOVES = {
     "a bad argument": (lambda lines: call(lines, "ACQUIRE", "held", "A", "x"), {}),
     "a wait that runs out": (
         lambda lines: call(lines, "ACQUIRE", "held", "B", LONG_MS, "WAIT", 10),
-        {"wait-timeouts": 1},
+        {"waits": 1, "wait-timeouts": 1},
     ),
-    "a hand-over": (hand_over, {"grants": 1, "hand-overs": 1, "releases": 1}),
+    "a hand-over": (hand_over, {"grants": 1, "waits": 1, "hand-overs": 1, "releases": 1}),
     "a grant undone": (
         grant_to_a_client_that_is_gone,
-        {"grants": 1, "hand-overs": 1, "releases": 1, "undone-grants": 1},
+        {"grants": 1, "waits": 1, "hand-overs": 1, "releases": 1, "undone-grants": 1},
     ),
     "a release": (lambda lines: call(lines, "RELEASE", "held", "A"), {"releases": 1}),
     "a late release": (lambda lines: call(lines, "RELEASE", "held", "B"), {"late-releases": 1}),
-    "leaving the queue": (leave_the_queue, {}),
+    "leaving the queue": (leave_the_queue, {"waits": 1}),
     "leaving no queue": (lambda lines: call(lines, "RELEASE", "held", "B", "QUEUED"), {}),
     "a release by one that gave up": (lambda lines: call(lines, "RELEASE", "held", "A", "QUEUED"), {"releases": 1}),
     "an extension": (lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS), {"extensions": 1}),
@@ -206,6 +206,9 @@ def test_a_name_is_counted_by_itself(start):
     assert told == {
         "grants": 2,
         "busy": 1,
+        "waits": 1,
+        "wait-timeouts": 0,
+        "contended": 2,
         "late-releases": 1,
         "late-extensions": 1,
         "ran-out": 1,
@@ -254,6 +257,98 @@ def test_the_table_of_names_can_be_emptied_turned_off_and_on(start):
     lines.control.call("CONFIG", "SET", "fencelock.stats-names", 10)
     call(lines, "ACQUIRE", "k", "B", LONG_MS)
     assert (lines.stats("k")["busy"], lines.stats("k")["grants"]) == (1, 0)
+
+
+# --- TOP
+
+
+def top(lines, *words):
+    return [as_dict(told) for told in call(lines, "TOP", *words)]
+
+
+def names(told):
+    return [(one["db"], one["key"].decode()) for one in told]
+
+
+@pytest.fixture(scope="module")
+def contended():
+    """A server with locks of different histories: their counters are what the tests of TOP compare."""
+    server = RedisServer().start()
+    with Lines(server.port) as lines:
+        for key, refused, waits in (("quiet", 0, 0), ("busy", 3, 0), ("queued", 1, 4), ("once", 1, 0)):
+            call(lines, "ACQUIRE", key, "A", LONG_MS)
+            for _ in range(refused):
+                call(lines, "ACQUIRE", key, "B", LONG_MS)
+            for _ in range(waits):
+                call(lines, "ACQUIRE", key, "B", LONG_MS, "WAIT", 1)
+        lines.control.call("SELECT", 3)
+        call(lines, "ACQUIRE", b"bin\xff\n", "A", LONG_MS)
+        lines.queue(b"bin\xff\n", "B", LONG_MS, LONG_MS, db=3)
+        lines.queue(b"bin\xff\n", "B", LONG_MS, LONG_MS, db=3)
+        lines.control.call("SELECT", 0)
+        call(lines, "RELEASE", "once", "B")
+        yield lines
+    server.close()
+
+
+def test_the_most_contended_lock_comes_first(contended):
+    told = call(contended, "TOP", 10)
+    assert [(one[1], one[3]) for one in told] == [(b"queued", 0), (b"busy", 0), (b"bin\xff\n", 3), (b"once", 0)]
+    values = [(one["contended"], one["busy"], one["waits"], one["wait-timeouts"]) for one in top(contended, 10)]
+    assert values == [(5, 1, 4, 4), (3, 3, 0, 0), (2, 0, 2, 0), (1, 1, 0, 0)]
+    assert [one["waiters"] for one in top(contended, 10)] == [0, 0, 2, 0]
+    assert call(contended, "TOP", 2) == told[:2]
+
+
+def test_every_counter_of_a_lock_can_put_them_in_order(contended):
+    everything = {key: contended.stats(key) for key in ("quiet", "busy", "queued", "once")}
+    for counter in OF_A_NAME:
+        told = [one for one in top(contended, 1000, "by", counter.upper()) if one["db"] == 0]
+        expected = sorted((-stats[counter], key) for key, stats in everything.items() if stats[counter])
+        assert [(-one[counter], one["key"].decode()) for one in told] == expected, counter
+        for one in told:
+            assert tuple(one)[2:] == OF_A_NAME
+            assert {name: one[name] for name in OF_A_NAME} == everything[one["key"].decode()]
+    assert names(top(contended, 1, "BY", "late-releases")) == [(0, "once")]
+    assert call(contended, "TOP", 1, "BY", "waiters")[0][1] == b"bin\xff\n"
+
+
+def test_top_is_flat_arrays_in_resp2_and_maps_in_resp3(contended):
+    flat = call(contended, "TOP", 3)
+    maps = contended.open(protocol=3).call("FENCELOCK.TOP", 3)
+    assert maps == [dict(zip(one[::2], one[1::2], strict=True)) for one in flat]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((0,), "ERR n must be an integer from 1 to 1000"),
+        ((1001,), "ERR n must be an integer from 1 to 1000"),
+        (("k",), "ERR n must be an integer from 1 to 1000"),
+        ((1, "BY"), "ERR syntax error: option BY has no value"),
+        ((1, "BY", "busy", "BY", "busy"), "ERR syntax error: option BY is given twice"),
+        ((1, "busy"), "ERR syntax error: unknown option 'busy'"),
+        ((1, "BY", "hits"), f"ERR counter must be one of {', '.join(OF_A_NAME)}"),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_of_top_is_named(contended, words, said):
+    assert call(contended, "TOP", *words) == said
+
+
+def test_top_takes_no_lock_for_its_argument(user):
+    """In a cluster and to the ACL its words are no keys."""
+    lines, worker = user("~app:*", "+fencelock.top")
+    assert lines.control.call("COMMAND", "GETKEYS", "FENCELOCK.TOP", 10).startswith("ERR")
+    call(lines, "ACQUIRE", "other", "A", LONG_MS)
+    call(lines, "ACQUIRE", "other", "B", LONG_MS)
+    assert worker.call("FENCELOCK.TOP", 10)[0][1] == b"other"
+
+
+def test_without_a_table_no_lock_is_busy(start):
+    lines = start(("stats-names", 0))
+    call(lines, "ACQUIRE", "k", "A", LONG_MS)
+    assert call(lines, "TOP", 10, "BY", "grants") == []
 
 
 # --- INFO and HELP
@@ -497,6 +592,7 @@ INFOS = {
     "claim": (3, {"write", "denyoom"}, ["RW", "access", "update"]),
     "write": (-5, {"write", "denyoom", "fast"}, ["RW", "access", "update"]),
     "stats": (-1, {"readonly", "fast"}, ["RO", "access"]),
+    "top": (-2, {"readonly"}, None),
     "raise": (2, {"write", "admin", "fast"}, None),
     "help": (1, {"loading", "stale", "fast"}, None),
 }
@@ -539,7 +635,7 @@ def test_each_command_names_exactly_its_one_key(lines, name):
 def test_the_arity_is_what_the_command_takes(lines, name):
     arity = INFOS[name][0]
     fewest = abs(arity) - 1
-    words = [str(word) for word in CALLS.get(name, ("1",) if name == "raise" else ())]
+    words = [str(word) for word in CALLS.get(name, ("1",) if name in ("raise", "top") else ())]
     for count in range(fewest):
         assert "wrong number of arguments" in call(lines, name, *words[:count])
     if arity > 0:
@@ -617,7 +713,7 @@ def test_a_waiter_whose_user_is_deleted_leaves_the_queue(user):
 
 CATEGORIES = {
     "write": {"acquire", "extend", "release", "claim", "write", "raise"},
-    "read": {"check", "inspect", "stats"},
+    "read": {"check", "inspect", "stats", "top"},
     "blocking": {"acquire"},
     "dangerous": {"raise"},
     "admin": {"raise"},
@@ -711,6 +807,7 @@ def test_without_the_class_no_event_is_told(start):
         ("INSPECT", "k"),
         ("STATS", "k"),
         ("STATS",),
+        ("TOP", 10),
         ("RAISE", 1),
         ("HELP",),
     ],

@@ -29,7 +29,7 @@ BAD_OWNERS = [b"", b"x" * 513, b"x" * 70_000]
 BAD_NUMBERS = [b"0", b"-1", b"1e3", b"1.5", b" 5", b"5 ", b"05", b"+5", b"0x10", b"", b"nan", b"\xd9\xa5", b"\0"]
 BAD_NUMBERS += [b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"316224000001", b"5\r\n"]
 BAD_FENCES = [b"0", b"-3", b"9007199254740992", b"9223372036854775808", b"1.0", b"", b"x", b"01"]
-LOCK_COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "RAISE", "HELP")
+LOCK_COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 CONFIG = {"enable-debug-command": "yes", "busy-reply-threshold": "50", "databases": "4", "maxclients": "500"}
 SCRIPTS = (
     b"return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))",
@@ -389,6 +389,7 @@ class Game:
                 ["CLIENT", "LIST"],
                 ["CLIENT", "NO-EVICT", "on"],
                 ["FENCELOCK.RAISE", self.fence()],
+                ["FENCELOCK.TOP", self.chance.randrange(1, 30), "BY", self.pick(["busy", "contended", "waiters", "late"])],
                 ["INFO", "everything"],
                 ["COMMAND", "DOCS", "fencelock.acquire"],
                 ["MULTI"],

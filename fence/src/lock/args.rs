@@ -35,6 +35,15 @@ pub struct Release<'a> {
     pub queued: bool,
 }
 
+/// A request to list the busiest locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Top {
+    /// How many at most.
+    pub most: usize,
+    /// Which of the counters says how busy; `None` leaves it to the command.
+    pub by: Option<usize>,
+}
+
 /// What is wrong with an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadArgument<'a> {
@@ -59,6 +68,13 @@ pub enum BadArgument<'a> {
     Exclusive(&'static str, &'static str),
     /// A wait of no time, and the longest that there is.
     NoWait(u64),
+    /// A word that is none of these.
+    NoneOf {
+        /// The argument.
+        name: &'static str,
+        /// The words.
+        words: &'static [&'static str],
+    },
     /// Not pairs of a field and a value, but this many words.
     OddFields(usize),
     /// A written field that is the stamp.
@@ -86,6 +102,7 @@ impl fmt::Display for BadArgument<'_> {
             BadArgument::NoWait(max) => {
                 write!(f, "WAIT must be an integer from 1 to {max}; omit WAIT to be answered at once")
             }
+            BadArgument::NoneOf { name, words } => write!(f, "{name} must be one of {}", words.join(", ")),
             BadArgument::OddFields(words) => write!(f, "field and value must come in pairs, not as {words} words"),
             BadArgument::StampField => write!(f, "field must not be 'fence': CLAIM alone writes the stamp"),
         }
@@ -154,6 +171,30 @@ pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Release<'a>,
         return Err(BadArgument::Exclusive("FENCE", "QUEUED"));
     }
     Ok(Release { caller: Caller { owner, fence: fenced }, queued: queued.is_some() })
+}
+
+/// The longest list of busy locks: with the longest names a reply of some megabytes.
+pub const TOP_MAX: u64 = 1_000;
+
+/// Reads `n [BY counter]`, where the counter is one of `counters`.
+pub fn top<'a>(
+    most: &'a [u8],
+    options: &[&'a [u8]],
+    counters: &'static [&'static str],
+) -> Result<Top, BadArgument<'a>> {
+    let bad = BadArgument::Number { name: "n", min: 1, max: TOP_MAX };
+    let most = canonical(most).filter(|most| (1..=TOP_MAX).contains(most)).ok_or(bad)?;
+    let mut by = None;
+    let mut options = Options(options);
+    while let Some(word) = options.next() {
+        if !word.eq_ignore_ascii_case(b"BY") {
+            return Err(BadArgument::UnknownOption(word));
+        }
+        let counter = options.value("BY")?;
+        let at = counters.iter().position(|name| counter.eq_ignore_ascii_case(name.as_bytes()));
+        once("BY", &mut by, at.ok_or(BadArgument::NoneOf { name: "counter", words: counters })?)?;
+    }
+    Ok(Top { most: most as usize, by })
 }
 
 /// Reads `field value [field value ...]` of a write to a hash: `fields` are the words behind the fence.
@@ -327,6 +368,24 @@ mod tests {
         assert_eq!(fields(&[]), Err(BadArgument::OddFields(0)));
         assert_eq!(fields(&[b"a", b"1", b"b"]), Err(BadArgument::OddFields(3)));
         assert_eq!(fields(&[b"a", b"1", b"fence", b"9"]), Err(BadArgument::StampField));
+    }
+
+    #[test]
+    fn a_list_of_busy_locks_has_a_length_and_an_order() {
+        const COUNTERS: &[&str] = &["grants", "busy"];
+        assert_eq!(top(b"10", &[], COUNTERS), Ok(Top { most: 10, by: None }));
+        assert_eq!(top(b"1000", &[b"by", b"Busy"], COUNTERS), Ok(Top { most: 1_000, by: Some(1) }));
+        for word in [&b"0"[..], b"1001", b"-1", b"01", b""] {
+            assert_eq!(top(word, &[], COUNTERS).unwrap_err().to_string(), "n must be an integer from 1 to 1000");
+        }
+        for (options, said) in [
+            (&[&b"BY"[..]][..], "syntax error: option BY has no value"),
+            (&[b"BY", b"x"], "counter must be one of grants, busy"),
+            (&[b"BY", b"busy", b"by", b"busy"], "syntax error: option BY is given twice"),
+            (&[b"busy"], "syntax error: unknown option 'busy'"),
+        ] {
+            assert_eq!(top(b"1", options, COUNTERS).unwrap_err().to_string(), said);
+        }
     }
 
     #[test]

@@ -92,6 +92,7 @@ pub(crate) const WRITE: &[Arg] = &[
 ];
 pub(crate) const STATS: &[Arg] =
     &[Arg { name: c"key", kind: KEY, token: None, flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, parts: &[] }];
+pub(crate) const TOP: &[Arg] = &[arg(c"n", INTEGER), option(c"counter", STRING, c"BY")];
 pub(crate) const RAISE: &[Arg] = &[FENCE];
 
 const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;

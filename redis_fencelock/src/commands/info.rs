@@ -4,11 +4,12 @@
 
 use std::ffi::{CStr, c_int};
 
+use fence::lock::args;
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::commands::lock::{Answer, Reply, Words};
-use crate::counters::COUNTS;
+use crate::counters::{COUNTS, HOW_BUSY, NAME_FIELDS};
 use crate::ffi::{Ctx, api, callback};
 use crate::server::server;
 
@@ -39,13 +40,16 @@ pub(crate) fn stats(ctx: Ctx, words: &Words) -> Reply {
     }
     let lock = LockName { db: ctx.selected_db(), name: words.at(1) };
     let Some(stats) = server().stats.of_name(lock) else { return Ok(Answer::Null) };
-    let counted = COUNTS.iter().filter(|count| count.2).zip(stats.counts).map(|(count, value)| (count.0, value));
-    let longest = [
-        ("longest-hold-ms", stats.longest_hold_ms),
-        ("longest-wait-ms", stats.longest_wait_ms),
-        ("waiters", server().queues.borrow().waiting(lock) as u64),
-    ];
-    Ok(Answer::Numbers(counted.chain(longest).collect()))
+    let waiters = server().queues.borrow().waiting(lock);
+    Ok(Answer::Numbers(NAME_FIELDS.into_iter().zip(stats.fields(waiters)).collect()))
+}
+
+/// `FENCELOCK.TOP n [BY counter]`
+pub(crate) fn top(_ctx: Ctx, words: &Words) -> Reply {
+    let args::Top { most, by } = args::top(words.at(1), words.from(2), &NAME_FIELDS)?;
+    let waiting = |lock: LockName| server().queues.borrow().waiting(lock);
+    let busiest = server().stats.top(most, by.unwrap_or(HOW_BUSY), waiting);
+    Ok(Answer::Busiest(busiest.into_iter().map(|stats| (waiting(stats.lock()), stats)).collect()))
 }
 
 const HELP: &[&str] = &[
@@ -65,6 +69,8 @@ const HELP: &[&str] = &[
     "    Set fields while the stamp is yours. Replies 1, or 0: you are stale.",
     "FENCELOCK.STATS [key]",
     "    Replies the counters of the server, or of one busy lock.",
+    "FENCELOCK.TOP n [BY counter]",
+    "    Replies the n busiest locks and their counters: those with the most contended calls, or the most of a counter.",
     "FENCELOCK.RAISE fence",
     "    Issue no fence at or below this one from now on. Replies the last issued.",
     "FENCELOCK.HELP",

@@ -15,7 +15,7 @@ use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::commands::{info, resource};
-use crate::counters::Count;
+use crate::counters::{Count, NAME_FIELDS, NameStats};
 use crate::ffi::{Ctx, INTERNAL_ERROR, Key, Name, NotPropagated, callback};
 use crate::lock::slot::{Event, Slot, WRONG_TYPE, WrongType};
 use crate::queue::handover;
@@ -30,6 +30,8 @@ pub(crate) enum Answer {
     Error(String),
     Inspected(Box<Inspected>),
     Numbers(Vec<(&'static str, u64)>),
+    /// Names with how many wait for each.
+    Busiest(Vec<(usize, NameStats)>),
     Lines(&'static [&'static str]),
     /// All fields of a hash.
     Fields(Key),
@@ -261,6 +263,20 @@ impl Answer {
                     ctx.reply_integer(*number as i64)
                 })
             }
+            Answer::Busiest(names) => {
+                ctx.reply_array(names.len());
+                names.iter().fold(raw::REDISMODULE_OK as c_int, |_, (waiters, stats)| {
+                    ctx.reply_map(2 + NAME_FIELDS.len());
+                    ctx.reply_bytes(b"key");
+                    ctx.reply_bytes(&stats.name);
+                    ctx.reply_bytes(b"db");
+                    ctx.reply_integer(i64::from(stats.db));
+                    NAME_FIELDS.iter().zip(stats.fields(*waiters)).fold(0, |_, (name, number)| {
+                        ctx.reply_bytes(name.as_bytes());
+                        ctx.reply_integer(number as i64)
+                    })
+                })
+            }
             Answer::Lines(lines) => {
                 ctx.reply_array(lines.len());
                 lines.iter().fold(0, |_, line| ctx.reply_bytes(line.as_bytes()))
@@ -379,5 +395,6 @@ command!(on_inspect, 2..=2, inspect);
 command!(on_claim, 3..=3, resource::claim);
 command!(on_write, 5..=ANY, resource::write);
 command!(on_stats, 1..=2, info::stats);
+command!(on_top, 2..=ANY, info::top);
 command!(on_raise, 2..=2, raise);
 command!(on_help, 1..=1, info::help);

@@ -12,6 +12,7 @@ use fence::lock::lease::{Millis, Request, Terms};
 use fence::lock::queue::{LockName, Ticket};
 use redis_module::raw;
 
+use crate::counters::Count;
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, api, callback};
 use crate::server::server;
 use crate::timer::reaper;
@@ -94,6 +95,7 @@ pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> R
         Some(ticket) => waiter.ticket.set(Some(ticket)),
         None => waiter.resolve(Outcome::Refused("ERR more clients wait than can be counted")),
     }
+    server.stats.count_for(lock, Count::Waits);
     reaper::arm(deadline_us);
     Ok(())
 }

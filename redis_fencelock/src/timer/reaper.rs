@@ -188,7 +188,7 @@ fn end_waits() {
     let server = server();
     for_a_slice(|budget| {
         let Some(waiter) = server.queues.borrow_mut().pop_expired(server.steady_us(), budget) else { return false };
-        server.stats.count(Count::WaitTimeouts);
+        server.stats.count_for(LockName { db: waiter.db, name: &waiter.name }, Count::WaitTimeouts);
         waiter.timed_out();
         true
     });

@@ -28,6 +28,17 @@ pub fn run(data: &[u8]) {
             assert_eq!(read.map(|read| (read.caller.owner, read.caller.fence)), plain);
             assert_eq!(read.is_some_and(|read| read.queued), plain.is_some() && queued);
         }
+        [b"top", most, ref options @ ..] => {
+            const COUNTERS: &[&str] = &["grants", "longest-wait-ms"];
+            let named = |word: &[u8]| COUNTERS.iter().position(|name| name.as_bytes() == word.to_ascii_lowercase());
+            let by = match *options {
+                [] => Some(None),
+                [name, counter] if name.eq_ignore_ascii_case(b"BY") => named(counter).map(Some),
+                _ => None,
+            };
+            let plain = number(most).filter(|&most| most > 0 && most <= args::TOP_MAX).zip(by);
+            assert_eq!(told(args::top(most, options, COUNTERS)).map(|top| (top.most as u64, top.by)), plain);
+        }
         [b"fields", ref fields @ ..] => {
             let plain = fields.chunks(2).all(|pair| pair.len() == 2 && pair[0] != b"fence") && !fields.is_empty();
             assert_eq!(told(args::fields(fields)).is_some(), plain);
