@@ -5,6 +5,7 @@
 //! for both.
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 mod fence;
 pub mod lock;
 pub mod resource;

@@ -250,6 +250,12 @@ impl<T> Wheel<T> {
         chunk.get(handle.0 as usize % CHUNK)?.value.as_ref()
     }
 
+    /// The deadline of an entry, in microseconds.
+    pub fn deadline_us(&self, handle: Handle) -> Option<u64> {
+        self.get(handle)?;
+        Some(self.entries.entry(handle.0).deadline_us)
+    }
+
     /// Takes an entry out.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
         self.get(handle)?;

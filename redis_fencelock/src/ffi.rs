@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use fence::cluster::Served;
 use redis_module::raw;
 
 use crate::lock::value::{self, Value};
@@ -255,10 +256,17 @@ impl Ctx {
         unsafe { api!(RedisModule_ReplicateVerbatim)(self.0) };
     }
 
-    /// Asks the server whether it serves the key, by a call that a cluster redirects like any other.
-    pub fn probe(self, name: Name) -> bool {
+    /// Asks the server whether it serves the key, by a command that changes nothing and that a cluster redirects or refuses
+    /// like any other.
+    pub fn probe(self, command: &CStr, name: Name) -> Served {
         // SAFETY: the format asks for one string, which follows.
-        CallReply::of(unsafe { api!(RedisModule_Call)(self.0, c"EXISTS".as_ptr(), c"s".as_ptr(), name.0) }).is_some()
+        let reply = CallReply::of(unsafe { api!(RedisModule_Call)(self.0, command.as_ptr(), c"s".as_ptr(), name.0) });
+        // What the system says last is what the call has said: nothing else was called since.
+        match reply {
+            Some(_) => Served::Here,
+            None if std::io::Error::last_os_error().raw_os_error() == Some(NOT_PERMITTED) => Served::Elsewhere,
+            None => Served::Down,
+        }
     }
 
     /// Calls `callback` with `data` on the event loop after `after_ms`.
@@ -335,6 +343,9 @@ fn propagated(command: &CStr, propagate: impl FnOnce() -> c_int) -> Result<(), N
 pub(crate) fn is_valkey() -> bool {
     ServerInfo::of(c"server").has(c"valkey_version")
 }
+
+/// EPERM: what a call to a key of another server ends with. While the cluster is down it is ENETDOWN or EROFS.
+const NOT_PERMITTED: c_int = 1;
 
 /// A section of what INFO tells, freed when dropped.
 pub(crate) struct ServerInfo(*mut raw::RedisModuleServerInfoData);

@@ -3,6 +3,7 @@
 //! This file is the table of contents: what is registered, in which order. The rule is in the crate `fence`.
 //! Invariant: one file serves Redis 7.0 and later and Valkey 8 and later.
 
+mod cluster;
 mod commands;
 mod config;
 mod counters;
@@ -185,6 +186,9 @@ const INTERNAL_COMMANDS: &[Command] = &[
     Command { name: replication::FLOOR, handler: replication::on_floor, flags: c"write", key: 0 },
 ];
 
+/// Run by calls of this module alone.
+const PROBE: Command = Command { name: cluster::PROBE, handler: cluster::on_probe, flags: c"write admin fast", key: 1 };
+
 /// Not in the header of the bindings: Valkey moves slots with locks only if the module says that it is ready.
 const VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
@@ -271,6 +275,7 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
         let created = create(ctx, command, &with(" internal")) || create(ctx, command, &with(" admin"));
         check(created, "the server refuses an internal command")?;
     }
+    check(create(ctx, &PROBE, PROBE.flags), "the server refuses an internal command")?;
     check(commands::info::register(ctx), "the server refuses an INFO section")?;
     check(events::subscribe(ctx), "the server lacks an event")?;
     // SAFETY: the context is that of the load; the one that it makes lives as long as the process.

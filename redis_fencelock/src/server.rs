@@ -4,10 +4,11 @@
 //! Invariant: no fence is issued at or below one that this server has issued, loaded or been sent.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::c_int;
 use std::rc::Rc;
 
+use fence::cluster::Refusals;
 use fence::lock::codec::{self, Clocks, Record, Route, Stamp};
 use fence::lock::lease::{Hold, Millis, Now};
 use fence::lock::queue::{LockName, Queues};
@@ -16,7 +17,7 @@ use redis_module::raw;
 
 use crate::config::Warned;
 use crate::counters::Stats;
-use crate::ffi::{Ctx, Name};
+use crate::ffi::Ctx;
 use crate::lock::index::Index;
 use crate::lock::value::Value;
 use crate::queue::ephemeral::Bindings;
@@ -59,6 +60,10 @@ pub(crate) struct Server {
     pub queues: RefCell<Queues<Rc<Waiter>>>,
     /// Every blocked client, by its handle, until the server has let go of it.
     pub blocked: RefCell<HashMap<usize, Rc<Waiter>>>,
+    /// Waiters whose wait is over, to be unblocked when fewer are on their way.
+    pub to_unblock: RefCell<VecDeque<Rc<Waiter>>>,
+    /// How many were unblocked whose reply the server has not written yet: it writes all of them in one go.
+    pub on_their_way: Cell<usize>,
     /// Grants on their way to a client that waited.
     pub undelivered: RefCell<BTreeMap<Fence, Rc<Waiter>>>,
     /// Clients that were gone before their reply, and the grant that was on its way.
@@ -75,6 +80,9 @@ pub(crate) struct Server {
     pub max_waiters: Cell<u64>,
     pub is_primary: Cell<bool>,
     pub in_cluster: Cell<bool>,
+    /// The module asks whether this server serves a key.
+    pub probing: Cell<bool>,
+    pub refusals: RefCell<Refusals>,
     /// Somebody may want to be told of what is written: see `replication`.
     pub is_heard: Cell<bool>,
     /// When to look whether that is still so.
@@ -104,6 +112,8 @@ impl Server {
             reaper: Reaper::default(),
             queues: RefCell::new(Queues::new(origin_us)),
             blocked: RefCell::default(),
+            to_unblock: RefCell::default(),
+            on_their_way: Cell::new(0),
             undelivered: RefCell::default(),
             unanswered: RefCell::default(),
             ephemeral: RefCell::default(),
@@ -115,6 +125,8 @@ impl Server {
             max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
             is_primary: Cell::new(true),
             in_cluster: Cell::new(false),
+            probing: Cell::new(false),
+            refusals: RefCell::default(),
             is_heard: Cell::new(true),
             listeners_due_us: Cell::new(0),
             from_primary: Cell::new(false),
@@ -230,11 +242,6 @@ impl Server {
     pub fn look_at(&self, lock: LockName, due_us: u64) {
         self.queues.borrow_mut().look_at(lock, due_us);
         reaper::arm(due_us);
-    }
-
-    /// Whether this server serves the key: in a cluster its slot may have moved.
-    pub fn serves(&self, ctx: Ctx, name: Name) -> bool {
-        !self.in_cluster.get() || ctx.probe(name)
     }
 
     /// Whether a snapshot or an append-only file is being loaded.

@@ -14,7 +14,7 @@ import redis
 from contenders import Contenders
 from harness import eventually
 from harness.redis_calls import Closed, Line, Lines, Refused
-from harness.redis_cluster import RedisCluster
+from harness.redis_cluster import SLOTS, ClusterNode, RedisCluster
 from harness.redis_server import server_version
 from harness.locks import LATE_S, acquire, extend, inspect, release
 
@@ -501,3 +501,52 @@ def test_the_death_of_a_primary_under_load_keeps_what_was_replicated_and_the_ord
         load.go_on()
     load.assert_fences_grow()
     assert place.source.facts("INFO", "replication")["role"] == "slave"
+
+
+# --- a cluster that is down for a moment: one node with all slots, one of which is taken from it and given back
+
+# The slot that comes and goes; no name here is in it.
+THE_SLOT = 1
+
+
+@pytest.fixture
+def lone(lines):
+    """Connections to a cluster of one node."""
+    server = ClusterNode({"cluster-node-timeout": "500"}).start()
+    node = lines(server)
+    assert node.control.call("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1) == "OK"
+    eventually(lambda: node.control.call("SET", "up", 1), "OK", within_s=20)
+    yield node
+    server.close()
+
+
+def cluster_goes_down(node):
+    assert node.control.call("CLUSTER", "DELSLOTS", THE_SLOT) == "OK"
+    eventually(lambda: b"cluster_state:fail" in node.control.call("CLUSTER", "INFO"))
+
+
+def cluster_comes_back(node):
+    assert node.control.call("CLUSTER", "ADDSLOTS", THE_SLOT) == "OK"
+    eventually(lambda: b"cluster_state:ok" in node.control.call("CLUSTER", "INFO"), within_s=20)
+
+
+@pytest.mark.parametrize("reads", ["yes", "no"])
+def test_while_the_cluster_refuses_writes_no_lock_is_handed_on(lone, reads):
+    """Even where it answers reads: whoever waits is sent away, and no fence is issued."""
+    lone.control.call("CONFIG", "SET", "cluster-allow-reads-when-down", reads)
+    first = lone.control.call("FENCELOCK.ACQUIRE", "k", "A", 600)
+    waiter = lone.queue("k", "W", LONG_MS, LONG_MS)
+    cluster_goes_down(lone)
+    assert told_once(waiter, within_s=3).code in REDIRECTIONS | {"CLUSTERDOWN"}
+    assert (lone.count("last-fence"), lone.count("hand-overs")) == (first, 0)
+    cluster_comes_back(lone)
+    assert lone.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS, "WAIT", LONG_MS) > first
+
+
+@pytest.mark.parametrize("setting", [("min-replicas-to-write", 1), ("maxmemory", 1)], ids=["NOREPLICAS", "OOM"])
+def test_what_refuses_writes_of_clients_alone_stops_no_hand_over(lone, setting):
+    first = lone.control.call("FENCELOCK.ACQUIRE", "k", "A", 300)
+    waiter = lone.queue("k", "W", LONG_MS, LONG_MS)
+    lone.control.call("CONFIG", "SET", *setting)
+    assert lone.control.call("SET", "x", 1).code == ("NOREPLICAS" if setting[0].startswith("min") else "OOM")
+    assert waiter.only_reply(within_s=3) > first

@@ -781,3 +781,64 @@ class CpuOf:
 
     def _read(self):
         return int(self._file.read_text().split()[0])
+
+
+# --- what the server does not allow, and a timer that comes late
+
+
+def test_a_subscriber_that_asks_to_wait_gets_null_in_time_and_harms_nobody(lines):
+    """Valkey does not let it block: then it is answered at once, as in a transaction."""
+    hold(lines)
+    subscriber = lines.open(protocol=3)
+    subscriber.call("SUBSCRIBE", "channel")
+    assert acquire(subscriber, "k", "B", LONG_MS, "WAIT", 30) is None
+    assert (lines.count("waiters"), lines.control.call("PING")) == (0, "PONG")
+
+
+def test_a_waiter_is_not_granted_after_its_time_however_late_the_server_is(lines):
+    """The server is busy past the end of the wait, and releases the lock before it has looked at the time."""
+    holder, fence = hold(lines)
+    late = [lines.queue("k", f"late{number}", LONG_MS, 40) for number in range(3)]
+    stays = lines.queue("k", "stays", LONG_MS, LONG_MS)
+    ended = lines.count("wait-timeouts")
+    holder.call("EVAL", BUSY_THEN, 0, TURNS, "FENCELOCK.RELEASE", "k", "A")
+    assert [line.only_reply(within_s=1) for line in late] == [None] * 3
+    assert stays.only_reply(within_s=1) > fence
+    assert lines.count("wait-timeouts") == ended + 3
+
+
+def test_a_lock_whose_waiters_are_all_too_late_is_free(lines):
+    holder, fence = hold(lines)
+    late = lines.queue("k", "late", LONG_MS, 40)
+    script = (
+        "for turn = 1, ARGV[1] do end redis.call('FENCELOCK.RELEASE', 'k', 'A') "
+        "return redis.call('FENCELOCK.ACQUIRE', 'k', 'new', 60000)"
+    )
+    assert holder.call("EVAL", script, 0, TURNS) > fence
+    assert late.only_reply(within_s=1) is None
+
+
+def test_many_whose_wait_ends_in_one_call_get_one_reply_each(lines):
+    """More than are unblocked in one go. Some are unblocked or killed by others before their turn comes."""
+    holder, _ = hold(lines)
+    ended, count = lines.count("wait-timeouts"), 700
+    waiting = [lines.open() for _ in range(count)]
+    ids = [line.id for line in waiting[-3:]]
+    for line in waiting:
+        line.send("FENCELOCK.ACQUIRE", "k", "W", LONG_MS, "WAIT", 200)
+    eventually(lambda: lines.count("waiters") + lines.count("wait-timeouts") - ended, count)
+    holder.send_all(
+        ("MULTI",),
+        ("EVAL", BUSY_THEN, 0, 4 * TURNS, "FENCELOCK.RELEASE", "k", "A"),
+        ("CLIENT", "UNBLOCK", ids[0], "TIMEOUT"),
+        ("CLIENT", "UNBLOCK", ids[1], "ERROR"),
+        ("CLIENT", "KILL", "ID", ids[2]),
+        ("EXEC",),
+    )
+    assert [line.only_reply() for line in waiting[:-2]] == [None] * (count - 2)
+    told = waiting[-2].only_reply()
+    assert told is None or told.code == "UNBLOCKED"
+    with pytest.raises(Closed):
+        waiting[-1].reply()
+    eventually(lambda: (lines.count("waiters"), lines.blocked()), (0, 0))
+    assert (inspect(lines.control, "k"), lines.count("wait-timeouts")) == (None, ended + count)

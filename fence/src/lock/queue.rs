@@ -165,6 +165,16 @@ impl<W> Queues<W> {
         self.leave(Ticket(at))
     }
 
+    /// Takes out who would be served next if its deadline is at or before `now_us`.
+    pub fn pop_late_head(&mut self, lock: LockName, now_us: u64) -> Option<W> {
+        let at = self.queue_of(lock)?.first?;
+        let deadline_us = self.deadlines.deadline_us(self.places.get(at)?.deadline?)?;
+        if now_us < deadline_us {
+            return None;
+        }
+        self.leave(Ticket(at))
+    }
+
     /// Has the queue of `lock` looked at when `due_us` has come, in place of any earlier wish. Nothing without a queue.
     pub fn look_at(&mut self, lock: LockName, due_us: u64) {
         if let Some(at) = self.address_of(lock) {
@@ -364,6 +374,18 @@ mod tests {
         assert_eq!(queues.pop_expired(11_100, &mut budget), None);
         assert_eq!(order(&mut queues, K), [0, 1, 2]);
         assert_eq!(queues.next_expiry_us(), None);
+    }
+
+    #[test]
+    fn the_head_is_taken_out_when_its_time_has_come_and_not_before() {
+        let mut queues = Queues::new(0);
+        queues.join(K, b"a", 10_000, 1).unwrap();
+        queues.join(K, b"b", LATER, 2).unwrap();
+        queues.join(K, b"c", 10_000, 3).unwrap();
+        assert_eq!(queues.pop_late_head(K, 9_999), None);
+        assert_eq!((queues.pop_late_head(K, 10_000), queues.pop_late_head(K, 10_000)), (Some(1), None));
+        assert_eq!(queues.pop_late_head(L, LATER), None);
+        assert_eq!(order(&mut queues, K), [2, 3]);
     }
 
     #[test]

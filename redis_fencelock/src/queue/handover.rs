@@ -3,9 +3,11 @@
 //! Not what makes it free. Called by the command that releases and by the reaper.
 //! Invariant: nobody is granted a lock while another waits for it longer.
 
+use fence::cluster::Served;
 use fence::lock::lease::{self, Hold, State};
 use fence::lock::queue::LockName;
 
+use crate::cluster;
 use crate::counters::Count;
 use crate::ffi::{Ctx, NotPropagated, OwnName};
 use crate::lock::slot::{Slot, WRONG_TYPE};
@@ -27,7 +29,7 @@ pub(crate) fn look(ctx: Ctx, lock: LockName) {
         return;
     }
     let name = OwnName::new(lock.name);
-    if !server().serves(ctx, name.0) {
+    if cluster::served(ctx, name.0) != Served::Here {
         return waiters::refuse_all(lock, NOT_SERVED);
     }
     match Slot::open(ctx, name.0) {
@@ -63,9 +65,10 @@ pub(crate) fn look_again(slot: &Slot, lock: LockName, now_us: u64) {
 /// Grants a free lock to the head of its queue; false when there is none, or no fence for it.
 fn serve(slot: &mut Slot, lock: LockName) -> Result<bool, NotPropagated> {
     let server = server();
+    let clocks = server.clocks();
+    end_late_waits(lock, clocks.steady_us);
     let head = server.queues.borrow().head(lock).map(|(ticket, waiter)| (ticket, waiter.clone()));
     let Some((ticket, waiter)) = head else { return Ok(false) };
-    let clocks = server.clocks();
     let mut issuer = server.issuer();
     let Ok(lease) = lease::grant(waiter.terms, &mut issuer, server.now(clocks)) else {
         waiters::refuse_all(lock, "ERR all fences are issued");
@@ -81,6 +84,15 @@ fn serve(slot: &mut Slot, lock: LockName) -> Result<bool, NotPropagated> {
     server.stats.waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
     waiter.granted(lease.fence);
     Ok(true)
+}
+
+/// Sends those away whose time is over and who would be next: the timer may come late.
+fn end_late_waits(lock: LockName, now_us: u64) {
+    loop {
+        let late = server().queues.borrow_mut().pop_late_head(lock, now_us);
+        let Some(waiter) = late else { return };
+        waiter.timed_out();
+    }
 }
 
 /// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.

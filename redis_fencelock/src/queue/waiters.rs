@@ -29,6 +29,8 @@ pub(crate) struct Waiter {
     pub since_us: u64,
     ticket: Cell<Option<Ticket>>,
     outcome: Cell<Outcome>,
+    /// The server was told that the wait is over.
+    unblocked: Cell<bool>,
     /// A repeated call has got the same grant, so it stands whatever becomes of this client.
     confirmed: Cell<bool>,
 }
@@ -47,7 +49,7 @@ enum Outcome {
 
 /// Why a call does not wait.
 pub(crate) enum NotQueued {
-    /// The server does not let this client block: a transaction, a script.
+    /// The server does not let this client block: a transaction, a script; on Valkey also a subscriber.
     MustNotBlock,
     /// The queue is as long as it may be.
     Full,
@@ -67,10 +69,11 @@ pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> R
     if !replaces && queues.borrow().waiting(lock) as u64 >= server.max_waiters.get() {
         return Err(NotQueued::Full);
     }
+    let Some(handle) = block(ctx) else { return Err(NotQueued::MustNotBlock) };
     let now_us = server.steady_us();
     let deadline_us = now_us.saturating_add(wait.as_micros());
     let waiter = Rc::new(Waiter {
-        handle: block(ctx),
+        handle,
         db: lock.db,
         name: lock.name.into(),
         owner: request.owner.into(),
@@ -79,6 +82,7 @@ pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> R
         since_us: now_us,
         ticket: Cell::new(None),
         outcome: Cell::new(Outcome::Waiting),
+        unblocked: Cell::new(false),
         confirmed: Cell::new(false),
     });
     server.blocked.borrow_mut().insert(waiter.handle as usize, waiter.clone());
@@ -158,25 +162,39 @@ impl Waiter {
     }
 
     /// Tells the client that its wait is over.
-    pub fn timed_out(&self) {
+    pub fn timed_out(self: &Rc<Self>) {
+        server().stats.count_for(LockName { db: self.db, name: &self.name }, Count::WaitTimeouts);
         self.resolve(Outcome::Nothing);
     }
 
-    fn resolve(&self, outcome: Outcome) {
+    fn resolve(self: &Rc<Self>, outcome: Outcome) {
         if self.outcome.replace(outcome) != Outcome::Waiting {
             self.outcome.set(Outcome::Over);
             return;
         }
         self.ticket.set(None);
-        self.unblock();
+        let is_grant = matches!(outcome, Outcome::Granted(_));
+        if is_grant || server().on_their_way.get() < AT_ONCE {
+            self.unblock();
+        } else {
+            server().to_unblock.borrow_mut().push_back(self.clone());
+            reaper::arm_now();
+        }
     }
 
+    /// Has the server write the reply, once.
     fn unblock(&self) {
-        let handle = self.handle;
-        let waiter = server().blocked.borrow().get(&(handle as usize)).cloned();
-        let data = waiter.map_or(std::ptr::null(), Rc::into_raw);
+        if self.unblocked.replace(true) {
+            return;
+        }
+        let server = server();
+        let waiter = server.blocked.borrow().get(&(self.handle as usize)).cloned();
+        let data = waiter.map_or(std::ptr::null(), |waiter| {
+            server.on_their_way.set(server.on_their_way.get() + 1);
+            Rc::into_raw(waiter)
+        });
         // SAFETY: the handle is of a client blocked by `block` and not unblocked yet; the data is freed by `on_waiter_free`.
-        unsafe { api!(RedisModule_UnblockClient)(handle, data.cast_mut().cast()) };
+        unsafe { api!(RedisModule_UnblockClient)(self.handle, data.cast_mut().cast()) };
     }
 
     fn leave_queue(&self) -> bool {
@@ -201,13 +219,33 @@ fn must_not_block(ctx: Ctx) -> bool {
     ctx.flags() & flags != 0
 }
 
-fn block(ctx: Ctx) -> *mut raw::RedisModuleBlockedClient {
+/// How many clients are unblocked before others have their turn: the server writes all their replies in one go, each in
+/// some 10 microseconds. A grant is never held back.
+const AT_ONCE: usize = 500;
+
+/// Unblocks more of those whose wait is over.
+pub(crate) fn unblock_some() {
+    let server = server();
+    while server.on_their_way.get() < AT_ONCE {
+        let Some(waiter) = server.to_unblock.borrow_mut().pop_front() else { return };
+        waiter.unblock();
+    }
+    if !server.to_unblock.borrow().is_empty() {
+        reaper::arm_now();
+    }
+}
+
+/// Blocks the client of the running command; `None`, with nothing done, when the server does not allow that.
+fn block(ctx: Ctx) -> Option<*mut raw::RedisModuleBlockedClient> {
     // SAFETY: the context is that of a command whose client may block; no core timeout, but a callback for CLIENT UNBLOCK.
     unsafe {
         let block = api!(RedisModule_BlockClient);
         let handle = block(ctx.0, Some(on_waiter_reply), Some(on_waiter_timeout), Some(on_waiter_free), 0);
+        if handle.is_null() {
+            return None;
+        }
         api!(RedisModule_SetDisconnectCallback)(handle, Some(on_waiter_gone));
-        handle
+        Some(handle)
     }
 }
 
@@ -240,7 +278,8 @@ callback! {
         let handle = unsafe { api!(RedisModule_GetBlockedClientHandle)(ctx) };
         if let Some(waiter) = find(handle) {
             waiter.leave_queue();
-            waiter.resolve(Outcome::Nothing);
+            waiter.outcome.set(Outcome::Over);
+            waiter.unblock();
         }
         Ctx(ctx).reply_null()
     }
@@ -259,6 +298,7 @@ callback! {
                 return;
             }
             Outcome::Over => return,
+            Outcome::Nothing | Outcome::Refused(_) if !waiter.unblocked.get() => return waiter.unblock(),
             Outcome::Nothing | Outcome::Refused(_) => None,
             Outcome::Granted(fence) => {
                 server().undelivered.borrow_mut().remove(&fence);
@@ -277,6 +317,7 @@ callback! {
             // SAFETY: the data is what `unblock` made of an Rc, and the server passes it here once.
             let waiter = unsafe { Rc::from_raw(data.cast::<Waiter>().cast_const()) };
             server().blocked.borrow_mut().remove(&(waiter.handle as usize));
+            server().on_their_way.set(server().on_their_way.get().saturating_sub(1));
         }
     }
 }

@@ -8,10 +8,12 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 
 use fence::Fence;
+use fence::cluster::Served;
 use fence::lock::lease::{self, Caller, State};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
+use crate::cluster;
 use crate::config;
 use crate::counters::Count;
 use crate::ffi::{Ctx, NotPropagated, OwnName, api, callback};
@@ -19,7 +21,7 @@ use crate::lock::slot::Slot;
 use crate::lock::value::Value;
 use crate::queue::ephemeral::Bound;
 use crate::queue::handover;
-use crate::queue::waiters::Waiter;
+use crate::queue::waiters::{self, Waiter};
 use crate::replication::FLOOR;
 use crate::server::server;
 use crate::timer::scan::Walk;
@@ -115,7 +117,7 @@ fn arm_in(after_ms: u64) {
 /// Called by the server's cron: takes over from a timer that is late because the wall clock stepped back.
 pub(crate) fn check_timer() {
     let reaper = &server().reaper;
-    if server().index.borrow().has_orphans() {
+    if reaper.settings_due.get() || server().index.borrow().has_orphans() {
         arm_now();
     }
     let Some(armed) = reaper.armed.get() else { return };
@@ -133,10 +135,10 @@ pub(crate) fn start_sweep() {
     arm(due_us);
 }
 
-/// Has the settings of the server looked at.
+/// Has the settings of the server looked at by the next cron. No timer is made for it: it is called when the module is
+/// loaded, and while a module holds a timer servers crash if they reject the load after that, for a wrong setting.
 pub(crate) fn check_settings() {
     server().reaper.settings_due.set(true);
-    arm_now();
 }
 
 /// Sends every live lease to the replicas once more, in a while.
@@ -161,6 +163,7 @@ callback! {
         sweep();
         discard_orphans();
         end_waits();
+        waiters::unblock_some();
         close_unanswered(ctx);
         server.last_unlinked.take();
         if server.reaper.settings_due.take() {
@@ -188,7 +191,6 @@ fn end_waits() {
     let server = server();
     for_a_slice(|budget| {
         let Some(waiter) = server.queues.borrow_mut().pop_expired(server.steady_us(), budget) else { return false };
-        server.stats.count_for(LockName { db: waiter.db, name: &waiter.name }, Count::WaitTimeouts);
         waiter.timed_out();
         true
     });
@@ -314,7 +316,7 @@ fn bound_again(lock: LockName, fence: Fence) -> Bound {
 
 fn with_slot(ctx: Ctx, lock: LockName, act: impl FnOnce(&mut Slot)) {
     let name = OwnName::new(lock.name);
-    if !ctx.select_db(lock.db) || !server().serves(ctx, name.0) {
+    if !ctx.select_db(lock.db) || cluster::served(ctx, name.0) != Served::Here {
         return;
     }
     if let Ok(mut slot) = Slot::open(ctx, name.0) {
@@ -353,8 +355,13 @@ fn retire(ctx: Ctx, value: Value) -> Retired {
     }
     let db = server.index.borrow().database(value.db());
     let name = OwnName::new(value.key());
-    if !ctx.select_db(db) || !server.serves(ctx, name.0) {
+    if !ctx.select_db(db) {
         return Retired::Later(now_us + NOT_SERVED_RETRY_US);
+    }
+    match cluster::served_or_wait(ctx, name.0, now_us) {
+        Ok(Served::Here) => {}
+        Ok(Served::Elsewhere | Served::Down) => return Retired::Later(now_us + NOT_SERVED_RETRY_US),
+        Err(until_us) => return Retired::Later(until_us),
     }
     let Some(mut slot) = Slot::open(ctx, name.0).ok().filter(|slot| slot.holds(value)) else {
         server.index.borrow_mut().has_strays = true;

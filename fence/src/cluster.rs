@@ -1,0 +1,131 @@
+//! Keys of a cluster that a server does not serve: when to ask again.
+//!
+//! Not a connection to the cluster: what the server answered is an argument. The end of a lease needs no answer, only
+//! the removal of its entry does, so asking may wait.
+//! Invariant: of what is refused, at most one question a second for the whole server while the cluster is down, and at
+//! most one a second for each slot.
+
+use std::collections::BTreeMap;
+
+/// How long to wait before the first question is repeated, in microseconds.
+pub const ASK_AGAIN_US: u64 = 1_000_000;
+/// How long at most: a slot that nobody serves may be given back to this server.
+pub const ASK_AGAIN_MAX_US: u64 = 64 * ASK_AGAIN_US;
+
+/// What a server says of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// It serves the key.
+    Here,
+    /// It does not serve the slot of the key, or the key has moved.
+    Elsewhere,
+    /// The cluster is down, or refuses writes: nothing is known of the key.
+    Down,
+}
+
+/// What was refused, and until when it is not asked for again.
+#[derive(Default)]
+pub struct Refusals {
+    down_until_us: u64,
+    slots: BTreeMap<u16, Refusal>,
+}
+
+#[derive(Clone, Copy)]
+struct Refusal {
+    until_us: u64,
+    wait_us: u64,
+}
+
+impl Refusals {
+    /// Until when nothing is asked at all, if that is so at `now_us`.
+    pub fn down_until(&self, now_us: u64) -> Option<u64> {
+        (now_us < self.down_until_us).then_some(self.down_until_us)
+    }
+
+    /// Until when this key is not asked for, if that is so at `now_us`.
+    pub fn until(&self, name: &[u8], now_us: u64) -> Option<u64> {
+        if self.slots.is_empty() {
+            return self.down_until(now_us);
+        }
+        let slot = self.slots.get(&slot_of(name)).map(|refusal| refusal.until_us).filter(|&until_us| now_us < until_us);
+        self.down_until(now_us).max(slot)
+    }
+
+    /// Takes note of an answer at `now_us`.
+    pub fn note(&mut self, name: &[u8], served: Served, now_us: u64) {
+        match served {
+            Served::Down => self.down_until_us = now_us.saturating_add(ASK_AGAIN_US),
+            Served::Elsewhere => {
+                let refusal = self.slots.entry(slot_of(name)).or_insert(Refusal { until_us: 0, wait_us: 0 });
+                let wait_us = (refusal.wait_us * 2).clamp(ASK_AGAIN_US, ASK_AGAIN_MAX_US);
+                *refusal = Refusal { until_us: now_us.saturating_add(wait_us), wait_us };
+            }
+            Served::Here => {
+                self.down_until_us = 0;
+                if !self.slots.is_empty() {
+                    self.slots.remove(&slot_of(name));
+                }
+            }
+        }
+    }
+}
+
+/// The slot of a key: the CRC-16 (XMODEM) of its hash tag or of its whole name, modulo 16,384.
+///
+/// Source: the Redis Cluster specification, "Key distribution model" and "Hash tags".
+pub fn slot_of(name: &[u8]) -> u16 {
+    let crc = hash_tag(name).iter().fold(0u16, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 })
+    });
+    crc % 16_384
+}
+
+/// What is between the first brace and the next closing one, unless that is nothing.
+fn hash_tag(name: &[u8]) -> &[u8] {
+    let tag = name.iter().position(|&byte| byte == b'{').and_then(|open| {
+        let rest = &name[open + 1..];
+        rest.iter().position(|&byte| byte == b'}').map(|close| &rest[..close])
+    });
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        let slots =
+            [&b"123456789"[..], b"", b"{user1000}.following", b"user1000", b"foo{}{bar}", b"foo{{bar}}zap", b"{bar"];
+        assert_eq!(slots.map(slot_of), [12_739, 0, 3_443, 3_443, 8_363, 4_015, 4_015]);
+    }
+
+    #[test]
+    fn while_the_cluster_is_down_one_question_a_second_is_asked_for_all_keys() {
+        let mut refusals = Refusals::default();
+        refusals.note(b"a", Served::Down, 0);
+        assert_eq!((refusals.until(b"b", SECOND - 1), refusals.until(b"b", SECOND)), (Some(SECOND), None));
+        refusals.note(b"b", Served::Down, SECOND);
+        assert_eq!(refusals.down_until(SECOND), Some(2 * SECOND));
+        refusals.note(b"a", Served::Here, 2 * SECOND);
+        assert_eq!(refusals.until(b"b", 2 * SECOND), None);
+    }
+
+    #[test]
+    fn a_slot_is_asked_for_ever_more_rarely_and_the_others_are_not_held_up() {
+        let mut refusals = Refusals::default();
+        let mut now_us = 0;
+        for wait in [1, 2, 4, 8, 16, 32, 64, 64] {
+            assert_eq!(refusals.until(b"{a}1", now_us), None);
+            refusals.note(b"{a}1", Served::Elsewhere, now_us);
+            assert_eq!(refusals.until(b"{a}2", now_us), Some(now_us + wait * SECOND));
+            assert_eq!(refusals.until(b"b", now_us), None);
+            now_us += wait * SECOND;
+        }
+        refusals.note(b"{a}1", Served::Here, now_us);
+        refusals.note(b"{a}1", Served::Elsewhere, now_us);
+        assert_eq!(refusals.until(b"{a}1", now_us), Some(now_us + SECOND));
+    }
+}

@@ -1,0 +1,51 @@
+//! Whether this server serves a key: in a cluster its slot may have moved, or the cluster may be down.
+//!
+//! Asked by a call that the cluster treats like any write. The rule when to ask again is `fence::cluster`.
+//! Invariant: outside a command nothing is written to a key without having asked.
+
+use std::ffi::{CStr, c_int};
+
+use fence::cluster::Served;
+use redis_module::raw;
+
+use crate::ffi::{Ctx, Name, callback};
+use crate::replication::INTERNAL;
+use crate::server::server;
+
+/// Does nothing, as a write: so it is refused where a write of a client would be, and for no other reason. Internal to
+/// the module, but not by the flag of that name: servers refuse such commands in a call of a module.
+pub(crate) const PROBE: &CStr = c"FENCELOCK._PROBE";
+
+callback! {
+    /// `FENCELOCK._PROBE key`
+    pub(crate) fn on_probe(
+        ctx: *mut raw::RedisModuleCtx,
+        _argv: *mut *mut raw::RedisModuleString,
+        _argc: c_int,
+    ) -> c_int, else Ctx(ctx).reply_ok();
+    {
+        if server().probing.get() { Ctx(ctx).reply_ok() } else { Ctx(ctx).reply_error(INTERNAL) }
+    }
+}
+
+/// What the server says of a key now.
+pub(crate) fn served(ctx: Ctx, name: Name) -> Served {
+    let server = server();
+    if !server.in_cluster.get() {
+        return Served::Here;
+    }
+    server.probing.set(true);
+    let served = ctx.probe(PROBE, name);
+    server.probing.set(false);
+    server.refusals.borrow_mut().note(name.bytes(), served, server.steady_us());
+    served
+}
+
+/// The same, but what was refused lately is not asked again: then the error is the time of the next question.
+pub(crate) fn served_or_wait(ctx: Ctx, name: Name, now_us: u64) -> Result<Served, u64> {
+    if !server().in_cluster.get() {
+        return Ok(Served::Here);
+    }
+    let until = server().refusals.borrow().until(name.bytes(), now_us);
+    until.map_or_else(|| Ok(served(ctx, name)), Err)
+}
