@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness import RedisServer, ServerFailed, eventually, places
-from harness.redis_calls import Lines, Refused
+from harness.redis_calls import Line, Lines, Refused
+from harness.redis_server import server_version
 from harness.locks import FENCE_MAX
 
 LONG_MS = 60_000
@@ -887,3 +888,31 @@ def test_evicted_leases_are_counted_and_other_keys_are_not(start):
     assert evicted + lines.control.call("DBSIZE") == 60
     assert lines.count("evicted-leases") == 20 - left > 0
     assert lines.count("live-leases") == left
+
+
+# Valkey ends when it rejects a setting after the load of a module that has a data type.
+REJECTED_AFTER_THE_LOAD = [("CONFIG", "fencelock.no-such-setting", "1"), ("CONFIG", "no-module.setting", "1")]
+REJECTED_IN_THE_LOAD = [
+    ("CONFIG", "fencelock.max-ttl-ms", "no number"),
+    ("ARGS", "max-ttl-ms", "0"),
+    ("ARGS", "no-such-argument", "1"),
+    ("ARGS", "max-ttl-ms"),
+]
+
+
+@pytest.mark.parametrize(
+    "words", REJECTED_IN_THE_LOAD + (REJECTED_AFTER_THE_LOAD if server_version()[0] == "Redis" else []), ids=" ".join
+)
+def test_a_wrong_setting_given_with_the_load_does_not_end_the_server(make_redis, words):
+    """Servers that reject a load after the module has said yes crash if it holds a timer then."""
+    server = make_redis(config={"enable-module-command": "yes"}, module=None)
+    with Line(server.port) as line:
+        told = line.call("MODULE", "LOADEX", places.MODULE, *words)
+        assert told.code == "ERR"
+        assert line.call("PING") == "PONG"
+        [loaded] = [server.cli("MODULE", "LIST")]
+        if "fencelock" not in loaded:
+            assert line.call("MODULE", "LOADEX", places.MODULE, "CONFIG", "fencelock.max-ttl-ms", "5000") == "OK"
+            assert line.call("CONFIG", "GET", "fencelock.max-ttl-ms")[1] == b"5000"
+        assert line.call("FENCELOCK.ACQUIRE", "k", "A", 200) > 0
+        eventually(lambda: line.call("EXISTS", "k"), 0)
