@@ -106,11 +106,98 @@ def test_a_key_is_not_cut_or_rounded_to_fit_its_column(typed):
             assert (key, refusal(typed, f"SELECT * FROM fenced_claim(NULL::{table}, {key}, 5)").sqlstate) == (key, "P0002")
 
 
-def test_numbers_of_another_type_are_the_same_key(typed):
-    for column in ("smallint", "int", "bigint", "numeric", "float8"):
-        typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (7)")
-        for key in ("7::smallint", "7", "7::bigint", "7::numeric", "7::float8", "'7'"):
-            assert typed.execute(f"SELECT id = 7 FROM fenced_claim(NULL::t, {key}, 5)").fetchall() == [(True,)], (column, key)
+SEVENS = (
+    *("7::smallint", "7", "7::bigint", "7::numeric", "7.00::numeric(6,2)", "7::float4", "7::float8", "7::oid", "7::text::money"),
+    *("'7'", "7::text", "'{\"id\": 7}'::jsonb", "'{\"id\": 7.0}'::jsonb", "7::whole"),
+)
+
+
+@pytest.mark.parametrize("digits", [1, 0, -15])
+def test_numbers_of_another_type_are_the_same_key(typed, digits):
+    typed.execute(f"SET extra_float_digits = {digits}; CREATE DOMAIN whole AS numeric(4,1)")
+    for column in ("smallint", "int", "bigint", "numeric", "numeric(6,3)", "float4", "float8", "oid", "money", "regclass", "positive", "whole"):
+        typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+        typed.execute("INSERT INTO t VALUES (7), (8)")
+        for fence, key in enumerate(SEVENS, 1):
+            found = typed.execute(f"SELECT fence FROM fenced_claim(NULL::t, {key}, {fence})").fetchall()
+            assert (column, key, found) == (column, key, [(fence,)])
+        (left,) = typed.execute("SELECT min(fence) FROM t").fetchone()
+        assert left == 0, "the other row was never claimed"
+
+
+# Column, the key that is stored, keys that are the same number, keys that are near.
+NUMBERS = (
+    ("numeric", "0.1", ("0.1::float8", "0.1::float4", "0.10"), ("0.1000001", "0.1000001::float8")),
+    ("float8", "0.1", ("0.1", "0.10::numeric(9,4)", "'{\"id\": 0.1}'::jsonb"), ("0.10000000000000001", "0.1::float4")),
+    ("float8", "0.30000000000000004", ("0.30000000000000004", "0.1::float8 + 0.2::float8"), ("0.3", "0.3::float8")),
+    ("float4", "1.1", ("1.1", "1.1::float4"), ("1.1000001",)),
+    ("float8", "9007199254740992", ("9007199254740992", "'9007199254740992'::numeric"), ("9007199254740993", "'9007199254740993'::numeric")),
+    ("float8", "NaN", ("'NaN'::numeric", "'NaN'::float4"), ("0",)),
+    ("numeric", "Infinity", ("'Infinity'::float8", "'inf'::float4"), ("'-Infinity'::float8", "'NaN'::float8")),
+    ("bigint", "1000000000000000", ("1e15::float8", "1e15", "1e15::numeric(20,3)", "'{\"id\": 1e15}'::jsonb"), ("1e15::float8 + 0.5",)),
+    ("int", "2147483647", ("2147483647.0", "2147483647::float8"), ("2147483648", "2147483648.0", "1e300", "1e300::float8", "'NaN'::float8")),
+    ("int", "1", ("1.0::numeric", "'{\"id\": 1.0}'::jsonb"), ("1.5", "1.4", "0.5", "1.5::float8", "1.4999::float4", "'{\"id\": 1.5}'::jsonb")),
+    ("oid", "4294967295", ("4294967295", "4294967295.0"), ("-1", "-1::smallint", "4294967296")),
+    ("numeric", "-0.50", ("-0.5::float8", "-0.500"), ("0.5", "0.5::float8")),
+    ("money", "1.50", ("1.5", "1.5::float8"), ("1.501", "1.5000001", "1e18", "1e300::float8", "'NaN'::float8")),
+    ("numeric(4,1)", "0.1", ("0.1::float8",), ("0.05", "0.05::float8", "0.14")),
+)
+
+
+@pytest.mark.parametrize("digits", [1, -15])
+@pytest.mark.parametrize(("column", "stored", "same", "near"), NUMBERS)
+def test_a_number_finds_the_key_that_is_this_number_and_no_other(typed, digits, column, stored, same, near):
+    typed.execute(f"SET extra_float_digits = {digits}; CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+    typed.execute("INSERT INTO t VALUES (%s)", (stored,))
+    for fence, key in enumerate(same, 1):
+        assert (key, typed.execute(f"SELECT fence FROM fenced_claim(NULL::t, {key}, {fence})").fetchall()) == (key, [(fence,)])
+    for key in near:
+        assert (key, refusal(typed, f"SELECT * FROM fenced_claim(NULL::t, {key}, 99)").sqlstate) == (key, "P0002")
+        assert (key, refusal(typed, f"SELECT * FROM fenced_claim_many(NULL::t, ARRAY[{key}], 99)").sqlstate) == (key, "P0002")
+    assert typed.execute("SELECT fence FROM t").fetchall() == [(len(same),)]
+
+
+def test_a_key_that_no_row_can_have_is_refused_as_any_other_to_who_may_not_read(typed):
+    typed.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1)")
+    typed.execute("CREATE ROLE nobody_here; SET ROLE nobody_here")
+    try:
+        assert refusal(typed, "SELECT fenced_claim_json('t', 1.5, 5)").sqlstate == "42501"
+    finally:
+        typed.execute("RESET ROLE; DROP ROLE nobody_here")
+    assert refusal(typed, "SELECT fenced_claim_json('t', 1.5, 5)").diag.message_detail == (
+        "Key (id)=(1.5) is not there, or a row-security policy hides it from the caller."
+    )
+
+
+def test_a_key_is_claimed_once_however_its_blanks_or_its_type_are_written(typed):
+    keys = ("ARRAY['a', 'a ', 'b', 'a  ']", "ARRAY['a', 'a ', 'b', 'a']::varchar[]", "ARRAY['a', 'b', 'a ']::char(3)[]", "'{a,\"a \",b}'", "'[\"a\", \"a \", \"b\"]'::jsonb")
+    for column in ("char(3)", "char(9)"):
+        typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+        typed.execute("INSERT INTO t VALUES ('a'), ('b')")
+        for key in keys:
+            found = typed.execute(f"SELECT id FROM fenced_claim_many(NULL::t, {key}, 5)").fetchall()
+            assert (column, key, [one.strip() for (one,) in found]) == (column, key, ["a", "b"])
+    typed.execute("CREATE TABLE n (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO n VALUES (1), (2), (10)")
+    for key in ("ARRAY[10, 1.0, 1.00, 2, 1]", "ARRAY[10, 2, 1]::float8[]", "'[10, 1.0, 2, 1]'::jsonb", "ARRAY[10, 2, 1, 1]::smallint[]"):
+        assert (key, typed.execute(f"SELECT id FROM fenced_claim_many(NULL::n, {key}, 5)").fetchall()) == (key, [(1,), (2,), (10,)])
+
+
+def test_a_time_of_another_type_is_the_same_key_or_none(typed):
+    typed.execute("SET TimeZone = 'Europe/Berlin'")
+    for column, stored, same, near in (
+        ("date", "2026-01-02", ("'2026-01-02'::timestamp", "'2026-01-02'::timestamptz"), ("'2026-01-02 00:01'::timestamp", "'2026-01-02 00:01'::timestamptz")),
+        ("timestamp", "2026-10-25 02:30", ("'2026-10-25 02:30'::timestamptz",), ("'2026-10-25 02:30+02'::timestamptz", "'2026-10-25'::date")),
+        ("timestamptz", "2026-01-02 00:00+01", ("'2026-01-02'::timestamp", "'2026-01-02'::date"), ("'2026-01-03'::date",)),
+    ):
+        typed.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+        typed.execute("INSERT INTO t VALUES (%s)", (stored,))
+        for fence, key in enumerate(same, 1):
+            assert (key, typed.execute(f"SELECT fence FROM fenced_claim(NULL::t, {key}, {fence})").fetchall()) == (key, [(fence,)])
+        for key in near:
+            assert (key, refusal(typed, f"SELECT fenced_claim_json('t', {key}, 99)").sqlstate) == (key, "P0002")
+    mixed = "ARRAY[ROW('2026-01-02'::timestamptz), ROW('2026-01-02'::date), ROW('2026-01-02'::timestamp)]"
+    found = typed.execute(f"SELECT fence FROM fenced_claim_many(NULL::t, {mixed}, 50)").fetchall()
+    assert found == [(50,)]
 
 
 def test_a_number_too_large_for_the_column_is_no_row_or_does_not_fit(typed):
@@ -206,7 +293,8 @@ BAD_KEYS = {
     "ROW('b', 1)": "22P02",
     "ROW(1, NULL)": "22004",
     "ROW(NULL, NULL)": "22004",
-    "ROW(1.5, 'b')": "22P02",
+    "ROW(1.5, 'b')": "P0002",
+    "ROW('1.5', 'b')": "22P02",
     "ROW(1, 2)": "42804",
     "'{\"no\": 1}'::jsonb": "22023",
     "'{\"no\": 1, \"tag\": \"b\", \"v\": 0}'::jsonb": "22023",

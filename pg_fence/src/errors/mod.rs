@@ -91,6 +91,8 @@ pub enum Refused {
     Version { sql: CString },
     /// A trigger function is called as something else.
     NotATrigger,
+    /// A distributed engine has spread the table over several servers, and refuses triggers on it.
+    Distributed { table: RelationName },
 }
 
 /// How a write on a protected table proved no fence.
@@ -356,6 +358,16 @@ impl Refused {
                 version::LIBRARY,
                 "'; then connect anew.",
             ]),
+            Refused::Distributed { table } => Report::new(
+                "0A000",
+                text!["table \"", &table.name, "\" is distributed and cannot be protected"],
+            )
+            .detail(text!["The distributed engine refuses triggers on it."])
+            .hint(text![
+                "The fenced_* functions and fenced_guard() work on it. Grant INSERT, UPDATE and DELETE on it to the ",
+                "roles alone that use them.",
+            ])
+            .about(table),
             Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
                 .hint(text!["Call fence_protect(), which makes the triggers."]),
             Refused::NoGuardTable => Report::new("55000", text!["the table \"fence_internals.guards\" does not exist"])

@@ -10,6 +10,7 @@ use crate::protect::members::{self, Member, MemberKind};
 use crate::server;
 use crate::server::call::{Call, Reply};
 use crate::server::text::{Identifier, c_string, text};
+use crate::table::distributed;
 use crate::table::plans::Connection;
 use crate::table::relation::Table;
 use pgrx::pg_sys::{Datum, Oid};
@@ -39,6 +40,7 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     }
     refuse_partition(&table)?;
     let connection = Connection::open()?;
+    distributed::refuse_triggers(&connection, &table)?;
     let members = members::for_triggers(oid);
     let triggers = Triggers { connection: &connection };
     for member in &members {

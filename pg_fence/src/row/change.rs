@@ -15,7 +15,7 @@ use crate::server::text::text;
 use crate::settings;
 use crate::stats::counters::Counter;
 use crate::stats::{self, Subject};
-use crate::table::plans::{self, Outcome, Values};
+use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::{Answer, Statement, Verb};
 use fence::resource::Verdict;
@@ -49,16 +49,12 @@ pub struct Change<'a> {
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub fn make(&self) -> Result<Option<Outcome>, Refused> {
-        let (statement, values) = (self.statement(), self.values());
-        let store = match (self.rows, statement.answer) {
-            (Some(rows), Answer::Fields) => rows.store(),
-            _ => std::ptr::null_mut(),
-        };
+        let (statement, values, row_as) = (self.statement(), self.values(), self.row_as());
         let (counted, counted_stale) = stats::counters_of(self.verb);
         let mut stored = None;
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.verb, self.fence_number());
-            let outcome = plans::run_into(store, &statement, &values)?;
+            let outcome = plans::run_as(row_as, &statement, &values)?;
             let misused = pass.end(outcome.rows);
             match outcome.rows {
                 0 => self.refuse_misuse(misused)?,
@@ -97,16 +93,19 @@ impl Change<'_> {
             fence: self.fence_column,
             fits: &self.key.fits,
             verb: self.verb,
-            answer: self.shortest_answer(),
+            answer: self.answer,
             patch: self.patch.map_or(&[], |patch| &patch.columns),
         }
     }
 
     /// A row is handed over field by field, without a value of its type, where its fields are the table's columns and
-    /// nothing else is answered.
-    fn shortest_answer(&self) -> Answer {
+    /// neither they nor the fence have to be checked first.
+    fn row_as(&self) -> RowAs {
         let are_fields = self.table.has_all_columns && !self.table.can_change_writes;
-        if self.answer == Answer::Row && are_fields { Answer::Fields } else { self.answer }
+        match self.rows {
+            Some(rows) if are_fields && !rows.are_checked() => RowAs::Stored(rows.store()),
+            _ => RowAs::Value,
+        }
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -125,8 +124,8 @@ impl Change<'_> {
 
     fn values(&self) -> Values {
         let patch = self.patch.map_or(&[][..], |patch| &patch.values);
-        let mut values = Values::with_capacity(self.key.values.len() + 1 + patch.len());
-        self.key.values.iter().for_each(|value| values.push(Some(value.datum)));
+        let mut values = Values::with_capacity(self.key.fits.len() + 1 + patch.len());
+        values.extend(self.key.datums());
         values.push(Some(Datum::from(self.fence_number())));
         patch.iter().for_each(|&value| values.push(value));
         values

@@ -3,8 +3,8 @@
 use crate::errors::Refused;
 use crate::row::change::{Change, accepted_fence};
 use crate::row::key::Key;
-use crate::server;
 use crate::server::call::{Call, Reply, Rows};
+use crate::server::{self, Value};
 use crate::table::plans::Outcome;
 use crate::table::relation::Table;
 use crate::table::statement::{Answer, Verb};
@@ -13,20 +13,23 @@ use crate::table::statement::{Answer, Verb};
 pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim()");
     let table = Table::open(call.table_of_row_type()?)?;
-    claim(call, &table, Answer::Row, Some(&call.rows_of(&table)?))?;
+    claim(call, &table, Some(&call.rows_of(&table)?))?;
     Ok(Reply::Handed)
 }
 
 /// `fenced_claim_json(target regclass, key, fence bigint, fence_column name)`: the row as jsonb, or null when stale.
 pub fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_claim_json()");
-    let claimed = claim(call, &*Table::open(call.table()?)?, Answer::Json, None)?;
-    Ok(claimed.and_then(|outcome| outcome.row).map_or(Reply::Nothing, Reply::Value))
+    let table = Table::open(call.table()?)?;
+    let claimed = claim(call, &table, None)?.and_then(|outcome| outcome.row);
+    let json = claimed.map(|datum| server::row_to_jsonb(Value { datum, type_oid: table.row_type }));
+    Ok(json.map_or(Reply::Nothing, Reply::Value))
 }
 
-fn claim(call: &Call, table: &Table, answer: Answer, rows: Option<&Rows>) -> Result<Option<Outcome>, Refused> {
+fn claim(call: &Call, table: &Table, rows: Option<&Rows>) -> Result<Option<Outcome>, Refused> {
     let fence_column = table.fence_column(call.fence_column(3)?)?;
     let fence = accepted_fence(table, fence_column, call.number(2))?;
     let key = Key::read(table, call.value(1, "key")?)?;
-    Change { table, fence_column, key: &key, fence, verb: Verb::Claim, answer, patch: None, rows }.make()
+    let (verb, answer) = (Verb::Claim, Answer::Row);
+    Change { table, fence_column, key: &key, fence, verb, answer, patch: None, rows }.make()
 }

@@ -3,7 +3,7 @@
 
 use crate::errors::{KeyProblem, Refused};
 use crate::row::change::{Change, accepted_fence};
-use crate::row::key::Key;
+use crate::row::key::{Key, KeyOrder};
 use crate::server::call::{Call, Reply};
 use crate::server::json::Document;
 use crate::server::{self, Input, Value};
@@ -37,8 +37,11 @@ fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
     if keys.windows(2).any(|pair| !pair[0].has_types_of(&pair[1])) {
         keys = keys.into_iter().map(|key| key.in_column_types(table)).collect::<Result<_, _>>()?;
     }
-    keys.sort_by(|one, other| one.compare(other, table));
-    keys.dedup_by(|one, other| one.compare(other, table).is_eq());
+    if let Some(typical) = keys.iter().find(|key| !key.is_absent()) {
+        let order = KeyOrder::of_types(typical, table);
+        keys.sort_by(|one, other| order.compare(one, other));
+        keys.dedup_by(|one, other| order.compare(one, other).is_eq());
+    }
     Ok(keys)
 }
 

@@ -5,25 +5,28 @@
 
 use crate::errors::{KeyProblem, Refused};
 use crate::row::literal::{is_json, literal};
+use crate::row::number;
 use crate::server::json::{Document, Json, Kind};
 use crate::server::text::{c_string, joined, text};
-use crate::server::{self, Input, Value};
+use crate::server::{self, Comparison, Input, Value};
 use crate::table::relation::{KeyColumn, Table};
-use pgrx::pg_sys::{self, Oid};
+use pgrx::pg_sys::{self, Datum, Oid};
 use std::cmp::Ordering;
 use std::ffi::CString;
 
-/// `pg_type.typcategory` of texts, and of numbers.
+/// `pg_type.typcategory` of texts.
 const TEXTS: u8 = b'S';
-const NUMBERS: u8 = b'N';
 
 /// One value per column of the primary key, in the key's order.
 #[derive(Debug)]
 pub struct Key {
-    /// The values, each of the type that [`Fit::value_type`] says.
-    pub values: Vec<Value>,
-    /// How each is compared.
+    /// How each value is compared.
     pub fits: Vec<Fit>,
+    /// The values; the guards' are never absent.
+    pub values: Vec<Value>,
+    /// Whether one of the values is none that its column's type has. So no row has this key, and the search for it goes
+    /// the way of every other, with all its checks of rights, but finds nothing.
+    is_absent: bool,
 }
 
 /// How values of a type are compared with a key column.
@@ -33,8 +36,28 @@ pub struct Fit {
     pub operator: Oid,
     /// The type of the value that is compared.
     pub value_type: Oid,
-    /// Whether the value is made from the text form of what the caller passed.
-    through_text: bool,
+    way: Way,
+}
+
+/// How the value that is compared is made of what the caller passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// It is the value as it is.
+    AsIs,
+    /// It is the same number in another type.
+    Number,
+    /// It is read from the text form.
+    Text,
+    /// It is cast. The operator between both types says whether something was lost: it is not in the statement, as its
+    /// function is not immutable.
+    Cast { function: Oid, operator: Oid },
+}
+
+/// A value on its way into a key.
+struct Fitted {
+    /// As it is compared; as it was given where it is absent.
+    value: Value,
+    is_absent: bool,
 }
 
 impl Key {
@@ -45,9 +68,9 @@ impl Key {
         // The common case first: one column, and a type that has been seen before.
         if let [only] = table.key.as_slice()
             && let Some(fit) = only.known_fit(given.type_oid)
-            && !fit.through_text
+            && fit.way == Way::AsIs
         {
-            return Ok(Key { values: vec![given], fits: vec![fit] });
+            return Ok(Key { values: vec![given], fits: vec![fit], is_absent: false });
         }
         let given_type = server::base_type(given.type_oid);
         let given = Value { type_oid: given_type, ..given };
@@ -103,6 +126,17 @@ impl Key {
         Key::of(table, values.collect::<Result<_, _>>()?)
     }
 
+    /// The values as parameters, each of the type that its [`Fit`] says.
+    pub fn datums(&self) -> impl Iterator<Item = Option<Datum>> + '_ {
+        // No row has null in a column of its primary key.
+        self.values.iter().map(|value| (!self.is_absent).then_some(value.datum))
+    }
+
+    /// Whether no row can have this key.
+    pub fn is_absent(&self) -> bool {
+        self.is_absent
+    }
+
     /// The key as error texts show it: `(a, b)=(1, x)`.
     pub fn text(&self, table: &Table) -> Vec<u8> {
         text![table.key_names(), "=(", joined(self.values.iter().map(|value| value.short_text()), ", "), ")"]
@@ -122,10 +156,10 @@ impl Key {
 
     /// The same key with each value of its column's own type. Errors: the column's type has no such value.
     pub fn in_column_types(self, table: &Table) -> Result<Key, Refused> {
-        let values = table.key.iter().zip(self.values).map(|(key, value)| {
-            let is_own = value.type_oid == table.key_column(key).base_type;
-            if is_own { Ok(value) } else { from_text(table, key, &plain_text(value)) }
-        });
+        if self.is_absent {
+            return Ok(self);
+        }
+        let values = table.key.iter().zip(self.values).map(|(key, value)| in_own_type(table, key, value));
         Key::of(table, values.collect::<Result<_, _>>()?)
     }
 
@@ -135,19 +169,11 @@ impl Key {
         types(self) == types(other)
     }
 
-    /// The order of the primary key's index, between keys with values of the same types.
-    pub fn compare(&self, other: &Key, table: &Table) -> Ordering {
-        let pairs = self.values.iter().zip(&other.values).zip(&table.key);
-        pairs
-            .map(|((own, others), key)| own.compare(*others, table.key_column(key).collation))
-            .find(|order| order.is_ne())
-            .unwrap_or(Ordering::Equal)
-    }
-
-    fn of(table: &Table, values: Vec<Value>) -> Result<Key, Refused> {
-        let fits = table.key.iter().zip(&values).map(|(key, value)| fit(table, key, value.type_oid));
+    fn of(table: &Table, fitted: Vec<Fitted>) -> Result<Key, Refused> {
+        let fits = table.key.iter().zip(&fitted).map(|(key, fitted)| fit(table, key, fitted.value.type_oid));
         let fits = fits.collect::<Result<_, _>>()?;
-        Ok(Key { values, fits })
+        let is_absent = fitted.iter().any(|fitted| fitted.is_absent);
+        Ok(Key { fits, values: fitted.into_iter().map(|fitted| fitted.value).collect(), is_absent })
     }
 
     fn from_fields(table: &Table, fields: Vec<Option<Value>>) -> Result<Key, Refused> {
@@ -179,13 +205,71 @@ fn is_single_value(table: &Table, only: &KeyColumn, given: Oid) -> bool {
     (given != pg_sys::JSONBOID || wanted == pg_sys::JSONBOID) && (!is_row || wants_row)
 }
 
-/// The value as the key column's operator takes it.
-fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Value, Refused> {
-    let given = Value { type_oid: server::base_type(given.type_oid), ..given };
-    if fit(table, key, given.type_oid)?.through_text {
-        return from_text(table, key, &plain_text(given));
+/// The order of the primary key's index, between keys with values of the same types.
+pub struct KeyOrder<'t> {
+    table: &'t Table,
+    comparisons: Vec<Comparison>,
+}
+
+impl KeyOrder<'_> {
+    /// The order of keys with values of the types that this one has.
+    pub fn of_types<'t>(key: &Key, table: &'t Table) -> KeyOrder<'t> {
+        let columns = table.key.iter().zip(&key.values);
+        let comparisons =
+            columns.map(|(key, value)| Comparison::of(key.operator_family, key.operator_type, value.type_oid));
+        KeyOrder { table, comparisons: comparisons.collect() }
     }
-    Ok(given)
+
+    /// Compares two keys. Those that no row has come first.
+    pub fn compare(&self, one: &Key, other: &Key) -> Ordering {
+        if one.is_absent || other.is_absent {
+            return other.is_absent.cmp(&one.is_absent);
+        }
+        let columns = self.comparisons.iter().zip(&self.table.key).zip(one.values.iter().zip(&other.values));
+        columns
+            .map(|((comparison, key), (one, other))| {
+                comparison.compare(*one, *other, self.table.key_column(key).collation)
+            })
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+}
+
+/// The value as the key column's operator takes it.
+fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Fitted, Refused> {
+    let given = Value { type_oid: server::base_type(given.type_oid), ..given };
+    let fit = fit(table, key, given.type_oid)?;
+    let found = |found: Option<Value>| Ok(Fitted { value: found.unwrap_or(given), is_absent: found.is_none() });
+    match fit.way {
+        Way::AsIs => found(Some(given)),
+        Way::Number => found(number::value_of(&number::digits(given), fit.value_type)),
+        Way::Text => from_text(table, key, &plain_text(given)),
+        Way::Cast { function, operator } => {
+            let cast = server::cast(given, function, fit.value_type);
+            let is_whole = server::are_equal(operator, cast, given, table.key_column(key).collation);
+            found(is_whole.then_some(cast))
+        }
+    }
+}
+
+/// A value that fits the key column, in the column's own type.
+fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, Refused> {
+    let wanted = table.key_column(key).base_type;
+    let found = |found: Option<Value>| Ok(Fitted { value: found.unwrap_or(value), is_absent: found.is_none() });
+    if value.type_oid == wanted {
+        return found(Some(value));
+    }
+    if number::is_number(value.type_oid) && number::is_number(wanted) {
+        return found(number::value_of(&number::digits(value), wanted));
+    }
+    match new_cast(key, wanted, value.type_oid) {
+        Some(Way::Cast { function, operator }) => {
+            let cast = server::cast(value, function, wanted);
+            let is_whole = server::are_equal(operator, cast, value, table.key_column(key).collation);
+            found(is_whole.then_some(cast))
+        }
+        _ => from_text(table, key, &plain_text(value)),
+    }
 }
 
 /// The text form of a value; of a char(n) without the blanks that fill it up, which are no part of it.
@@ -197,8 +281,12 @@ fn plain_text(value: Value) -> CString {
     c_string(text)
 }
 
-fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Value, Refused> {
+fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Fitted, Refused> {
     let column = table.key_column(key);
+    if matches!(json.kind(), Kind::Number) && number::is_number(number_type(key, column.base_type)) {
+        let given = number::value_of(&String::from_utf8_lossy(&json.number_text()), pg_sys::NUMERICOID);
+        return given.map_or_else(|| Err(refused(table, KeyProblem::Null(None))), |given| fitted(table, key, given));
+    }
     match literal(json, column.base_type)? {
         Some(literal) => from_text(table, key, &c_string(literal)),
         None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
@@ -206,10 +294,10 @@ fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Value, Refus
 }
 
 /// Reads a value as the key column's type, without the modifier of the column: `numeric(4, 1)` would round 0.05 to 0.1.
-fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Value, Refused> {
+fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Fitted, Refused> {
     let column = table.key_column(key);
     match key.base_input(column).read(Some(literal), -1) {
-        Some(datum) => Ok(Value { datum, type_oid: column.base_type }),
+        Some(datum) => Ok(Fitted { value: Value { datum, type_oid: column.base_type }, is_absent: false }),
         None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
     }
 }
@@ -237,25 +325,45 @@ fn fit(table: &Table, key: &KeyColumn, given: Oid) -> Result<Fit, Refused> {
 fn new_fit(key: &KeyColumn, wanted: Oid, given: Oid) -> Option<Fit> {
     let operator = |right| server::equality_operator(key.operator_family, key.operator_type, right);
     let own = operator(key.operator_type)?;
+    let made = |way| Some(Fit { operator: own, value_type: wanted, way });
     if given == wanted {
-        return Some(Fit { operator: own, value_type: given, through_text: false });
+        return made(Way::AsIs);
     }
     if is_text(given) && server::type_category(wanted) != TEXTS {
-        return Some(Fit { operator: own, value_type: wanted, through_text: true });
+        return made(Way::Text);
     }
     if server::is_polymorphic(key.operator_type) {
         return None;
     }
     if let Some(operator) = operator(given) {
-        return Some(Fit { operator, value_type: given, through_text: false });
+        return match server::is_immutable(operator) {
+            true => Some(Fit { operator, value_type: given, way: Way::AsIs }),
+            false => made(new_cast(key, wanted, given)?),
+        };
+    }
+    // Before what is the same in memory: -1 would be the oid 4294967295.
+    let number = number_type(key, wanted);
+    if number::is_number(given) && number::is_number(number) {
+        return Some(Fit { operator: own, value_type: number, way: Way::Number });
     }
     if server::is_binary_coercible(given, key.operator_type) {
-        return Some(Fit { operator: own, value_type: given, through_text: false });
+        return Some(Fit { operator: own, value_type: given, way: Way::AsIs });
     }
-    // Numbers pass exactly or not at all; other kinds (a time stamp for a date, say) would lose a part on the way.
-    let same_kind = |kind| server::type_category(given) == kind && server::type_category(wanted) == kind;
-    let through_text = is_text(given) || same_kind(TEXTS) || same_kind(NUMBERS);
-    through_text.then_some(Fit { operator: own, value_type: wanted, through_text })
+    if is_text(given) || (server::type_category(given) == TEXTS && server::type_category(wanted) == TEXTS) {
+        return made(Way::Text);
+    }
+    None
+}
+
+/// The type of the numbers in a key column: one of type regclass holds oids.
+fn number_type(key: &KeyColumn, wanted: Oid) -> Oid {
+    if key.operator_type == pg_sys::OIDOID { pg_sys::OIDOID } else { wanted }
+}
+
+/// How a value gets from a type to the key column's, if the operator family compares both.
+fn new_cast(key: &KeyColumn, wanted: Oid, given: Oid) -> Option<Way> {
+    let operator = server::equality_operator(key.operator_family, key.operator_type, given)?;
+    Some(Way::Cast { function: server::cast_function(given, wanted)?, operator })
 }
 
 fn is_text(type_oid: Oid) -> bool {

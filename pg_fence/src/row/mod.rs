@@ -8,6 +8,7 @@ pub mod claim_many;
 pub mod explain;
 pub mod key;
 pub mod literal;
+pub mod number;
 pub mod patch;
 pub mod reset;
 pub mod update;

@@ -36,8 +36,8 @@ pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
 /// Stores the new fence in the row that `lock` finds, and answers the old one. Logged.
 pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refused> {
     let table = lock.table;
-    let mut values = Values::with_capacity(key.values.len() + 1);
-    key.values.iter().for_each(|value| values.push(Some(value.datum)));
+    let mut values = Values::with_capacity(key.fits.len() + 1);
+    values.extend(key.datums());
     let found = plans::run(lock, &values)?;
     values.push(Some(Datum::from(new)));
     let pass = OwnPass::new(Verb::Reset, new);

@@ -30,6 +30,8 @@ pub enum Reply {
 pub struct Rows {
     store: *mut pg_sys::Tuplestorestate,
     descriptor: pg_sys::TupleDesc,
+    /// The domain over the rows' type, if the query expects one.
+    domain: Option<Oid>,
 }
 
 /// A cursor may read the rows backwards.
@@ -51,8 +53,16 @@ impl Rows {
         self.store
     }
 
+    /// Whether each row is checked by the constraints of a domain.
+    pub fn are_checked(&self) -> bool {
+        self.domain.is_some()
+    }
+
     /// Adds a row, a value of the table's row type.
     pub fn put(&self, row: Datum) {
+        if let Some(domain) = self.domain {
+            server::check_domain(row, domain);
+        }
         // SAFETY: the row is a tuple of the type that the query expects (see `rows_of`); the server copies it.
         unsafe {
             let header = pg_sys::htup::datum_get_heap_tuple_header(row);
@@ -162,7 +172,7 @@ impl Call {
             pg_sys::MemoryContextSwitchTo(outer);
             (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
             (*info).setResult = store;
-            Rows { store, descriptor: (*info).expectedDesc }
+            Rows { store, descriptor: (*info).expectedDesc, domain: None }
         }
     }
 
@@ -171,7 +181,11 @@ impl Call {
     pub fn rows_of(&self, table: &Table) -> Result<Rows, Refused> {
         // SAFETY: the server passes the description of the rows that the query expects.
         let fits = unsafe { table.has_columns((*self.result_info()).expectedDesc) };
-        if fits { Ok(self.rows()) } else { Err(Refused::Altered { table: table.name.clone() }) }
+        if !fits {
+            return Err(Refused::Altered { table: table.name.clone() });
+        }
+        let domain = Some(self.type_of(0)).filter(|&given| given != table.row_type);
+        Ok(Rows { domain, ..self.rows() })
     }
 
     /// Gives the reply to the server.

@@ -139,18 +139,32 @@ impl Value {
             )
         }
     }
+}
 
-    /// Orders two values of the same type as its default B-tree operator class does.
-    pub fn compare(self, other: Value, collation: Oid) -> Ordering {
-        // SAFETY: both values are of this type, which has a comparison function: it is the type of a primary key or
-        // one that the key's operator family compares with it. The type cache keeps the function's entry for ever.
-        let sign = unsafe {
-            let entry = pg_sys::lookup_type_cache(self.type_oid, pg_sys::TYPECACHE_CMP_PROC_FINFO as i32);
-            if (*entry).cmp_proc_finfo.fn_oid == pg_sys::InvalidOid {
-                return self.text().cmp(&other.text());
-            }
-            pg_sys::FunctionCall2Coll(&mut (*entry).cmp_proc_finfo, collation, self.datum, other.datum).value() as i32
-        };
+/// The comparison function of a B-tree operator family for values of one type, ready to be called.
+pub struct Comparison(pg_sys::FmgrInfo);
+
+impl Comparison {
+    /// The family's function for values of a type; for a type that the operator class takes as it is, the function of
+    /// the class.
+    pub fn of(family: Oid, class_type: Oid, type_oid: Oid) -> Comparison {
+        const ORDER: i16 = pg_sys::BTORDER_PROC as i16;
+        let mut info = pg_sys::FmgrInfo::default();
+        // SAFETY: it reads the catalog; every operator class has this function. What the function keeps for itself lives
+        // in the memory context of the call.
+        unsafe {
+            let own = valid(pg_sys::get_opfamily_proc(family, type_oid, type_oid, ORDER));
+            let function = own.unwrap_or_else(|| pg_sys::get_opfamily_proc(family, class_type, class_type, ORDER));
+            pg_sys::fmgr_info(function, &mut info);
+        }
+        Comparison(info)
+    }
+
+    /// Orders two values of that type.
+    pub fn compare(&self, one: Value, other: Value, collation: Oid) -> Ordering {
+        let info = (&raw const self.0).cast_mut();
+        // SAFETY: both are values of the type that the function takes.
+        let sign = unsafe { pg_sys::FunctionCall2Coll(info, collation, one.datum, other.datum).value() as i32 };
         sign.cmp(&0)
     }
 }
@@ -299,6 +313,39 @@ pub fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
 pub fn equality_operator(family: Oid, left: Oid, right: Oid) -> Option<Oid> {
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_opfamily_member(family, left, right, pg_sys::BTEqualStrategyNumber as i16) })
+}
+
+/// Whether an operator's function is immutable.
+pub fn is_immutable(operator: Oid) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::op_volatile(operator) as u8 == pg_sys::PROVOLATILE_IMMUTABLE }
+}
+
+/// Whether the operator says that two values are equal.
+pub fn are_equal(operator: Oid, left: Value, right: Value, collation: Oid) -> bool {
+    // SAFETY: the operator takes values of these types and answers a boolean.
+    unsafe {
+        pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left.datum, right.datum).value() != 0
+    }
+}
+
+/// The function that casts values of one type to another, where a cast takes one.
+pub fn cast_function(from: Oid, to: Oid) -> Option<Oid> {
+    let mut function = pg_sys::InvalidOid;
+    let explicit = pg_sys::CoercionContext::COERCION_EXPLICIT;
+    // SAFETY: it reads the catalog and fills the oid.
+    unsafe { pg_sys::find_coercion_pathway(to, from, explicit, &mut function) };
+    valid(function)
+}
+
+/// Casts a value by such a function.
+pub fn cast(value: Value, function: Oid, type_oid: Oid) -> Value {
+    const NO_MODIFIER: i32 = -1;
+    const IS_EXPLICIT: bool = true;
+    let (modifier, explicit) = (Datum::from(NO_MODIFIER), Datum::from(IS_EXPLICIT));
+    // SAFETY: a cast's function takes the value, and then perhaps a modifier and whether the cast is explicit.
+    let datum = unsafe { pg_sys::OidFunctionCall3Coll(function, pg_sys::InvalidOid, value.datum, modifier, explicit) };
+    Value { datum, type_oid }
 }
 
 /// `left operator right` in SQL that means exactly this operator, whatever the search path.
@@ -630,6 +677,53 @@ pub fn owned(text: &CStr) -> CString {
 /// The oid, unless it is the one that stands for none.
 pub fn valid(oid: Oid) -> Option<Oid> {
     (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// Does something with the columns of a row type. Where it ends by an error, the server gives the descriptor back.
+pub fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc) -> T) -> T {
+    const NO_MODIFIER: i32 = -1;
+    // SAFETY: the descriptor is valid until it is released.
+    unsafe {
+        let descriptor = pg_sys::lookup_rowtype_tupdesc(row_type, NO_MODIFIER);
+        let answer = act(descriptor);
+        release_descriptor(descriptor);
+        answer
+    }
+}
+
+/// A row as jsonb, as `to_jsonb()` makes it.
+pub fn row_to_jsonb(row: Value) -> Datum {
+    const ARGUMENTS: usize = 1;
+    // SAFETY: the function finds the type of its argument in the expression that calls it, which is made here; the call
+    // has room for one argument. All of it lives as long as the memory context of the call.
+    unsafe {
+        let typed = pg_sys::makeNullConst(row.type_oid, -1, pg_sys::InvalidOid);
+        let arguments = pg_sys::lappend(std::ptr::null_mut(), typed.cast());
+        let function = Oid::from(pg_sys::F_TO_JSONB);
+        let expression = pg_sys::makeFuncExpr(
+            function,
+            pg_sys::JSONBOID,
+            arguments,
+            pg_sys::InvalidOid,
+            pg_sys::InvalidOid,
+            pg_sys::CoercionForm::COERCE_EXPLICIT_CALL,
+        );
+        let mut info = pg_sys::FmgrInfo::default();
+        pg_sys::fmgr_info(function, &mut info);
+        info.fn_expr = expression.cast();
+        let size = size_of::<pg_sys::FunctionCallInfoBaseData>() + ARGUMENTS * size_of::<pg_sys::NullableDatum>();
+        let call = pg_sys::palloc0(size).cast::<pg_sys::FunctionCallInfoBaseData>();
+        (*call).flinfo = &mut info;
+        (*call).nargs = ARGUMENTS as i16;
+        *(*call).args.as_mut_ptr() = pg_sys::NullableDatum { value: row.datum, isnull: false };
+        pg_sys::ffi::pg_guard_ffi_boundary(|| info.fn_addr.map_or(Datum::null(), |run| run(call)))
+    }
+}
+
+/// Raises the server's error where a row is no value of a domain over its type.
+pub fn check_domain(row: Datum, domain: Oid) {
+    // SAFETY: the row is a value of the type that the domain is over; nothing is kept for the next check.
+    unsafe { pg_sys::domain_check(row, false, domain, std::ptr::null_mut(), std::ptr::null_mut()) };
 }
 
 /// Gives a descriptor back that was looked up.

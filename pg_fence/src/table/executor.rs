@@ -5,6 +5,7 @@
 //! plan of more or less than one statement, which a rule can make, is not run; every call into the server is under one
 //! guard, so nothing in there may have a destructor.
 
+use crate::server;
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -16,15 +17,29 @@ pub struct Parameters<'a> {
     pub values: &'a [Option<Datum>],
 }
 
-/// The fields of the one row of an answer that are looked at, by their place, from 0.
+/// The fields of the one row of an answer that are read, by their place, from 0.
 #[derive(Clone, Copy)]
 pub struct Wanted {
     /// A bigint.
     pub number: Option<usize>,
-    /// A value of a type of variable length.
-    pub value: Option<usize>,
-    /// The whole row, to be added here; else null.
-    pub whole: *mut pg_sys::Tuplestorestate,
+    /// The other fields, as a row.
+    pub row: WantedRow,
+}
+
+/// What becomes of the fields of the row.
+#[derive(Clone, Copy)]
+pub enum WantedRow {
+    /// Nothing.
+    None,
+    /// All fields are added here, as they are.
+    Stored(*mut pg_sys::Tuplestorestate),
+    /// The fields from this place on become a value of a row type.
+    Formed {
+        /// The place.
+        first: usize,
+        /// The columns of the row type; the fields are those that were not dropped, in order.
+        descriptor: pg_sys::TupleDesc,
+    },
 }
 
 /// What a plan answered.
@@ -34,8 +49,8 @@ pub struct Answered {
     pub rows: u64,
     /// The number of the first row.
     pub number: Option<i64>,
-    /// The value of the first row, in the memory context of the caller.
-    pub value: Option<Datum>,
+    /// The value that was formed of the first row, in the memory context of the caller.
+    pub row: Option<Datum>,
 }
 
 /// Runs a plan. `None` when a rule made something else of it than one statement.
@@ -43,7 +58,7 @@ pub struct Answered {
 /// # Safety
 ///
 /// The source is that of a kept plan with parameters of these types, each value is of its type, what is wanted is there
-/// in the rows that the plan answers, and the store takes such rows.
+/// in the rows that the plan answers, and the store or the descriptor takes such rows.
 pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters, wanted: Wanted) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
@@ -87,9 +102,11 @@ mod raw {
         pub fn PopActiveSnapshot();
         pub fn PushActiveSnapshot(snapshot: Snapshot);
         pub fn ReleaseCachedPlan(plan: *mut CachedPlan, owner: ResourceOwner);
-        pub fn datumCopy(value: Datum, by_value: bool, length: c_int) -> Datum;
+        pub fn HeapTupleHeaderGetDatum(tuple: HeapTupleHeader) -> Datum;
+        pub fn heap_form_tuple(columns: TupleDesc, values: *mut Datum, are_null: *mut bool) -> HeapTuple;
         pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
         pub fn makeParamList(count: c_int) -> ParamListInfo;
+        pub fn palloc(size: usize) -> *mut std::ffi::c_void;
         pub fn pfree(pointer: *mut std::ffi::c_void);
         pub fn set_errcontext_domain(domain: *const c_char) -> c_int;
         pub fn slot_getsomeattrs_int(slot: *mut TupleTableSlot, count: c_int);
@@ -228,7 +245,7 @@ impl Receiver {
         };
         // SAFETY: reading a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
-        Receiver { head, wanted, context, is_first: true, answered: Answered { rows: 0, number: None, value: None } }
+        Receiver { head, wanted, context, is_first: true, answered: Answered { rows: 0, number: None, row: None } }
     }
 }
 
@@ -238,29 +255,67 @@ unsafe extern "C-unwind" fn end(_receiver: *mut pg_sys::DestReceiver) {}
 
 unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver: *mut pg_sys::DestReceiver) -> bool {
     const GO_ON: bool = true;
-    const VARIABLE_LENGTH: c_int = -1;
     // SAFETY: the server passes the receiver that it was given and a row with the fields that are wanted.
     unsafe {
         let receiver = &mut *receiver.cast::<Receiver>();
         if !std::mem::replace(&mut receiver.is_first, false) {
             return GO_ON;
         }
-        if !receiver.wanted.whole.is_null() {
-            raw::tuplestore_puttupleslot(receiver.wanted.whole, slot);
+        if let Some(place) = receiver.wanted.number {
+            load(slot, place as c_int + 1);
+            let is_null = *(*slot).tts_isnull.add(place);
+            receiver.answered.number = (!is_null).then(|| (*(*slot).tts_values.add(place)).value() as i64);
         }
-        let field = |place: usize| {
-            if usize::try_from((*slot).tts_nvalid).unwrap_or(0) <= place {
-                raw::slot_getsomeattrs_int(slot, place as c_int + 1);
+        match receiver.wanted.row {
+            WantedRow::None => {}
+            WantedRow::Stored(store) => raw::tuplestore_puttupleslot(store, slot),
+            WantedRow::Formed { first, descriptor } => {
+                load(slot, (*(*slot).tts_tupleDescriptor).natts);
+                let executors = pg_sys::CurrentMemoryContext;
+                pg_sys::CurrentMemoryContext = receiver.context;
+                let (values, nulls) = ((*slot).tts_values.add(first), (*slot).tts_isnull.add(first));
+                receiver.answered.row = Some(form_unguarded(descriptor, values, nulls));
+                pg_sys::CurrentMemoryContext = executors;
             }
-            (!*(*slot).tts_isnull.add(place)).then(|| *(*slot).tts_values.add(place))
-        };
-        receiver.answered.number = receiver.wanted.number.and_then(field).map(|datum| datum.value() as i64);
-        if let Some(value) = receiver.wanted.value.and_then(field) {
-            let executors = pg_sys::CurrentMemoryContext;
-            pg_sys::CurrentMemoryContext = receiver.context;
-            receiver.answered.value = Some(raw::datumCopy(value, false, VARIABLE_LENGTH));
-            pg_sys::CurrentMemoryContext = executors;
         }
         GO_ON
+    }
+}
+
+/// Makes the first fields of a row readable.
+unsafe fn load(slot: *mut pg_sys::TupleTableSlot, count: c_int) {
+    // SAFETY: the row has so many fields.
+    unsafe {
+        if c_int::from((*slot).tts_nvalid) < count {
+            raw::slot_getsomeattrs_int(slot, count);
+        }
+    }
+}
+
+/// A value of a row type, in the current memory context, from a field for each of its columns that was not dropped.
+///
+/// # Safety
+///
+/// There are as many values and marks of null as there are such columns, each of the column's type.
+pub unsafe fn form(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
+    // SAFETY: as the caller promises; the closure holds nothing to drop.
+    unsafe { pg_guard_ffi_boundary(|| form_unguarded(descriptor, values, nulls)) }
+}
+
+unsafe fn form_unguarded(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
+    // SAFETY: see `form`. The server copies the fields, also those that lie outside of their row.
+    unsafe {
+        let count = usize::try_from((*descriptor).natts).unwrap_or(0);
+        let all_values = raw::palloc(count * size_of::<Datum>()).cast::<Datum>();
+        let all_nulls = raw::palloc(count * size_of::<bool>()).cast::<bool>();
+        let mut field = 0;
+        for n in 0..count {
+            let is_dropped = (*server::attribute(descriptor, n as c_int)).attisdropped;
+            *all_nulls.add(n) = is_dropped || *nulls.add(field);
+            *all_values.add(n) = if is_dropped { Datum::null() } else { *values.add(field) };
+            field += usize::from(!is_dropped);
+        }
+        let tuple = raw::heap_form_tuple(descriptor, all_values, all_nulls);
+        raw::HeapTupleHeaderGetDatum((*tuple).t_data)
     }
 }

@@ -1,6 +1,7 @@
 //! A table as the catalogs describe it, and the prepared statements that run against it.
 
 pub mod direct;
+pub mod distributed;
 pub mod executor;
 pub mod plans;
 pub mod relation;

@@ -5,9 +5,9 @@
 //! plan is freed at the start of a call, never while a callback or an error is under way.
 
 use crate::errors::Refused;
-use crate::server::MainThread;
 use crate::server::text::c_string;
-use crate::table::executor::{self, Parameters, Wanted};
+use crate::server::{self, MainThread};
+use crate::table::executor::{self, Parameters, Wanted, WantedRow};
 use crate::table::statement::{Answer, Statement, Verb};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
@@ -34,6 +34,15 @@ pub struct Connection(());
 
 /// The values of a statement's parameters, in order; `None` is null.
 pub type Values = Vec<Option<Datum>>;
+
+/// What becomes of the row that a statement answers, where it answers one.
+#[derive(Clone, Copy)]
+pub enum RowAs {
+    /// A value of its table's type, in [`Outcome::row`].
+    Value,
+    /// It is added here. Only where the statement answers nothing but the fields of a row without dropped columns.
+    Stored(*mut pg_sys::Tuplestorestate),
+}
 
 /// What a statement did.
 #[derive(Clone, Copy, Debug)]
@@ -97,31 +106,34 @@ impl Connection {
 
 /// Runs a statement with values for its parameters: the key's, the fence, the patch's.
 pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
-    run_into(std::ptr::null_mut(), statement, values)
+    run_as(RowAs::Value, statement, values)
 }
 
-/// The same, where a statement that answers a row's fields adds these to `rows`. None is added where a rule has made
-/// something else of the statement.
-pub fn run_into(
-    rows: *mut pg_sys::Tuplestorestate,
-    statement: &Statement,
-    values: &Values,
-) -> Result<Outcome, Refused> {
+/// The same, with a choice of what becomes of the row. None is stored where a rule has made something else of the
+/// statement.
+pub fn run_as(row: RowAs, statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     let plan = plan(statement)?;
-    let answers_fence = statement.answers_fence();
-    let answers_value = matches!(statement.answer, Answer::Row | Answer::Json);
-    let wanted = Wanted {
-        number: answers_fence.then_some(0),
-        value: answers_value.then_some(usize::from(answers_fence)),
-        whole: rows,
-    };
+    let number = statement.answers_fence().then_some(0);
+    match (statement.answer, row) {
+        (Answer::Fence, _) => run_plan(&plan, values, Wanted { number, row: WantedRow::None }),
+        (Answer::Row, RowAs::Stored(store)) => {
+            run_plan(&plan, values, Wanted { number, row: WantedRow::Stored(store) })
+        }
+        (Answer::Row, RowAs::Value) => server::with_row_type(statement.table.row_type, |descriptor| {
+            let first = usize::from(number.is_some());
+            run_plan(&plan, values, Wanted { number, row: WantedRow::Formed { first, descriptor } })
+        }),
+    }
+}
+
+fn run_plan(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome, Refused> {
     let parameters = Parameters { types: &plan.types, values };
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
-    // answers the fence as a bigint and then the row or a jsonb, where it answers them.
+    // answers the fence as a bigint and then the fields of the row, where it answers them.
     let answered = unsafe { executor::run(plan.source, &parameters, wanted) };
     match answered {
-        Some(answered) => Ok(Outcome::of(answered.rows, answered.number, answered.value)),
-        None => run_rewritten(&plan, values, wanted),
+        Some(answered) => Ok(Outcome::of(answered.rows, answered.number, answered.row)),
+        None => run_rewritten(plan, values, wanted),
     }
 }
 
@@ -144,8 +156,8 @@ fn run_rewritten(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome
     let nulls: Vec<c_char> = values.iter().map(|value| if value.is_some() { IS_VALUE } else { IS_NULL }).collect();
     let connection = Connection::open()?;
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type. The first row
-    // is read only if there is one and it has columns; a row value is copied to the memory context that outlives the
-    // connection.
+    // is read only if there is one, and has the fields that the statement answers, as the server checks when a rule is
+    // made; a row value is copied to the memory context that outlives the connection.
     let outcome = unsafe {
         let code = pg_sys::SPI_execute_plan(plan.kept, datums.as_mut_ptr(), nulls.as_ptr(), READ_WRITE, NO_LIMIT);
         if code < 0 {
@@ -153,16 +165,24 @@ fn run_rewritten(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome
         }
         let (rows, table) = (pg_sys::SPI_processed, pg_sys::SPI_tuptable);
         let field = |place: usize| {
-            if rows == 0 || table.is_null() {
-                return None;
-            }
             let mut is_null = false;
             let number = place as c_int + 1;
             let datum = pg_sys::SPI_getbinval(*(*table).vals, (*table).tupdesc, number, &mut is_null);
             (!is_null).then_some(datum)
         };
-        let fence = wanted.number.and_then(field).map(|datum| datum.value() as i64);
-        let row = wanted.value.and_then(field).map(|datum| pg_sys::SPI_datumTransfer(datum, false, VARLENA));
+        let has_row = rows > 0 && !table.is_null();
+        let fence = wanted.number.filter(|_| has_row).and_then(field).map(|datum| datum.value() as i64);
+        let row = match wanted.row {
+            WantedRow::Formed { first, descriptor } if has_row => {
+                let count = usize::try_from((*(*table).tupdesc).natts).unwrap_or(0);
+                let fields: Vec<Option<Datum>> = (first..count).map(field).collect();
+                let values: Vec<Datum> = fields.iter().map(|value| value.unwrap_or(Datum::null())).collect();
+                let nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
+                let formed = executor::form(descriptor, values.as_ptr(), nulls.as_ptr());
+                Some(pg_sys::SPI_datumTransfer(formed, false, VARLENA))
+            }
+            _ => None,
+        };
         Outcome::of(rows, fence, row)
     };
     connection.close()?;

@@ -28,6 +28,8 @@ pub struct Table {
     pub oid: Oid,
     /// Its schema and name.
     pub name: RelationName,
+    /// The type of its rows.
+    pub row_type: Oid,
     /// Whether it is partitioned. Others are addressed with ONLY, without the tables that inherit from them.
     pub is_partitioned: bool,
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
@@ -374,6 +376,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
     let table = Table {
         oid: relation.rd_id,
         name,
+        row_type: form.reltype,
         is_partitioned,
         can_change_writes: is_partitioned || has_rules_or_triggers(relation),
         has_all_columns: columns.len() == form.relnatts as usize,

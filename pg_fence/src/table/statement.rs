@@ -1,7 +1,8 @@
 //! The SQL of one change of one row.
 //!
 //! Every name is quoted and qualified, every operator and type is the catalog's own, so neither the search path nor
-//! temporary objects can change what a statement means. The comparison of fences follows from the rule in `fence`.
+//! temporary objects can change what a statement means, and every function in it is immutable. The comparison of fences
+//! follows from the rule in `fence`.
 //! Parameters: the key's values, then the fence, then the patch's values.
 
 use crate::row::key::Fit;
@@ -34,12 +35,9 @@ pub enum Verb {
 pub enum Answer {
     /// The fence, where [`Statement::answers_fence`], and no row.
     Fence,
-    /// The row as a value of its table's type.
+    /// The row's fields, one by one. What is made of them is made outside of the statement: a function in it would have
+    /// to be immutable where the statement runs on another server, as it does on a distributed table.
     Row,
-    /// The row's fields, one by one.
-    Fields,
-    /// The row as jsonb.
-    Json,
 }
 
 /// A statement on a table.
@@ -162,12 +160,9 @@ impl Statement<'_> {
     }
 
     fn answered(&self) -> Vec<u8> {
-        let alias = Identifier(&self.table.alias);
         let row = match self.answer {
             Answer::Fence => None,
-            Answer::Row => Some(text![alias]),
-            Answer::Fields => Some(joined(self.table.columns.iter().map(|column| self.column(column)), ", ")),
-            Answer::Json => Some(text!["pg_catalog.to_jsonb(", alias, ")"]),
+            Answer::Row => Some(joined(self.table.columns.iter().map(|column| self.column(column)), ", ")),
         };
         let fence = self.answers_fence().then(|| text![self.column(self.fence), "::pg_catalog.int8"]);
         joined(fence.into_iter().chain(row), ", ")

@@ -1,0 +1,136 @@
+//! Numbers as keys: one number in every type that can hold it.
+//!
+//! A number goes from type to type by its digits, which no setting changes. Invariant: what comes out is the same number,
+//! or nothing: it is never rounded. A float stands for the shortest number that is read as that float, as the server
+//! writes it by default: 0.1 and not 0.1000000000000000055.
+
+use crate::server::text::c_string;
+use crate::server::{Input, Value};
+use pgrx::pg_sys::{self, Datum, Oid};
+
+/// Whether values of a type are numbers to this module.
+pub fn is_number(type_oid: Oid) -> bool {
+    matches!(
+        type_oid,
+        pg_sys::INT2OID
+            | pg_sys::INT4OID
+            | pg_sys::INT8OID
+            | pg_sys::OIDOID
+            | pg_sys::NUMERICOID
+            | pg_sys::FLOAT4OID
+            | pg_sys::FLOAT8OID
+            | pg_sys::MONEYOID
+    )
+}
+
+/// The digits of a number: `-12.50`, `NaN`, `Infinity`.
+pub fn digits(number: Value) -> String {
+    let datum = number.datum;
+    match number.type_oid {
+        pg_sys::INT2OID => (datum.value() as i16).to_string(),
+        pg_sys::INT4OID => (datum.value() as i32).to_string(),
+        pg_sys::INT8OID => (datum.value() as i64).to_string(),
+        pg_sys::OIDOID => (datum.value() as u32).to_string(),
+        pg_sys::FLOAT4OID => shortest(f32::from_bits(datum.value() as u32)),
+        pg_sys::FLOAT8OID => shortest(f64::from_bits(datum.value() as u64)),
+        pg_sys::MONEYOID => {
+            // SAFETY: the function takes a money and gives a numeric.
+            let datum =
+                unsafe { pg_sys::OidFunctionCall1Coll(pg_sys::F_NUMERIC_MONEY.into(), pg_sys::InvalidOid, datum) };
+            digits(Value { datum, type_oid: pg_sys::NUMERICOID })
+        }
+        _ => number.text().to_string_lossy().into_owned(),
+    }
+}
+
+/// The number with these digits as a value of a type; `None` where the type has no such number.
+pub fn value_of(digits: &str, type_oid: Oid) -> Option<Value> {
+    let read = |text: &str| {
+        let datum = Input::of(type_oid).read(Some(&c_string(text.into())), -1);
+        datum.map(|datum| Value { datum, type_oid })
+    };
+    match type_oid {
+        pg_sys::INT2OID => read(&i16::try_from(integer(digits)?).ok()?.to_string()),
+        pg_sys::INT4OID => read(&i32::try_from(integer(digits)?).ok()?.to_string()),
+        pg_sys::INT8OID => read(&i64::try_from(integer(digits)?).ok()?.to_string()),
+        pg_sys::OIDOID => read(&u32::try_from(integer(digits)?).ok()?.to_string()),
+        pg_sys::FLOAT4OID => read(&shortest(digits.parse::<f32>().ok()?)).filter(|float| is_same(*float, digits)),
+        pg_sys::FLOAT8OID => read(&shortest(digits.parse::<f64>().ok()?)).filter(|float| is_same(*float, digits)),
+        pg_sys::MONEYOID => money(digits),
+        _ => read(digits),
+    }
+}
+
+fn is_same(number: Value, digits: &str) -> bool {
+    plain(&self::digits(number)) == plain(digits)
+}
+
+/// A money has as many places after the point as the server's locale says, so the server rounds it.
+fn money(digits: &str) -> Option<Value> {
+    // Half of what a money holds with two places after the point: above, the server's conversion could end in an error.
+    const MAX: f64 = 4.6e16;
+    if digits.parse::<f64>().ok()?.abs() > MAX || !digits.parse::<f64>().ok()?.is_finite() {
+        return None;
+    }
+    let exact = value_of(digits, pg_sys::NUMERICOID)?;
+    // SAFETY: the function takes a numeric, which is in its range, and gives a money.
+    let datum: Datum =
+        unsafe { pg_sys::OidFunctionCall1Coll(pg_sys::F_MONEY_NUMERIC.into(), pg_sys::InvalidOid, exact.datum) };
+    Some(Value { datum, type_oid: pg_sys::MONEYOID }).filter(|money| is_same(*money, digits))
+}
+
+fn shortest(float: impl Into<f64> + std::fmt::Display + Copy) -> String {
+    let value: f64 = float.into();
+    match value {
+        _ if value.is_nan() => "NaN".into(),
+        _ if value.is_infinite() => if value > 0.0 { "Infinity" } else { "-Infinity" }.into(),
+        _ => float.to_string(),
+    }
+}
+
+/// The integer that the digits are, whatever zeros follow the point.
+fn integer(digits: &str) -> Option<i128> {
+    let (whole, places) = digits.split_once('.').unwrap_or((digits, ""));
+    if !places.bytes().all(|digit| digit == b'0') {
+        return None;
+    }
+    whole.parse().ok()
+}
+
+/// The digits without those that say nothing.
+fn plain(digits: &str) -> (bool, &str, &str) {
+    let (is_negative, digits) = digits.strip_prefix('-').map_or((false, digits), |digits| (true, digits));
+    let (whole, places) = digits.split_once('.').unwrap_or((digits, ""));
+    let (whole, places) = (whole.trim_start_matches('0'), places.trim_end_matches('0'));
+    (is_negative && !(whole.is_empty() && places.is_empty()), whole, places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{integer, plain, shortest};
+
+    #[test]
+    fn zeros_after_the_point_are_no_part_of_an_integer() {
+        assert_eq!(integer("7.000"), Some(7));
+        assert_eq!(integer("-0.0"), Some(0));
+        assert_eq!(integer("7.5"), None);
+        assert_eq!(integer("NaN"), None);
+        assert_eq!(integer("Infinity"), None);
+    }
+
+    #[test]
+    fn digits_that_say_nothing_are_left_out() {
+        assert_eq!(plain("007.50"), plain("7.5"));
+        assert_eq!(plain("-0.00"), plain("0"));
+        assert_ne!(plain("-7"), plain("7"));
+        assert_ne!(plain("70"), plain("7"));
+    }
+
+    #[test]
+    fn a_float_stands_for_the_shortest_number_that_is_read_as_it() {
+        assert_eq!(shortest(0.1_f64), "0.1");
+        assert_eq!(shortest(0.1_f32), "0.1");
+        assert_eq!(shortest(1e15_f64), "1000000000000000");
+        assert_eq!(shortest(f64::NEG_INFINITY), "-Infinity");
+    }
+}

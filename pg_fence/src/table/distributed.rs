@@ -1,0 +1,32 @@
+//! Tables that a distributed engine (Citus) spreads over several servers.
+//!
+//! Claims, writes and guards work on them as on any table, because every function in a statement is immutable. Triggers
+//! do not: the engine refuses them. A table is known to be distributed by the engine's own catalog.
+
+use crate::errors::Refused;
+use crate::server;
+use crate::server::text::text;
+use crate::table::plans::Connection;
+use crate::table::relation::Table;
+use pgrx::pg_sys;
+use std::ffi::CStr;
+
+const CATALOG: &CStr = c"pg_dist_partition";
+
+/// Refuses to make triggers on a distributed or reference table. One that the engine has merely noted as local may have
+/// them.
+pub fn refuse_triggers(connection: &Connection, table: &Table) -> Result<(), Refused> {
+    if server::relation_in(pg_sys::PG_CATALOG_NAMESPACE.into(), CATALOG).is_none() {
+        return Ok(());
+    }
+    let found = connection.read_text(text![
+        "SELECT 'distributed' FROM pg_catalog.pg_dist_partition AS p WHERE p.logicalrelid OPERATOR(pg_catalog.=) ",
+        table.oid.to_u32(),
+        "::pg_catalog.regclass AND NOT (p.partmethod OPERATOR(pg_catalog.=) 'n'::pg_catalog.\"char\"",
+        " AND p.repmodel OPERATOR(pg_catalog.=) 's'::pg_catalog.\"char\")",
+    ])?;
+    match found {
+        Some(_) => Err(Refused::Distributed { table: table.name.clone() }),
+        None => Ok(()),
+    }
+}

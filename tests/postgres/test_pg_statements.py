@@ -1,0 +1,182 @@
+"""The statements that the functions run against tables: what may stand in them, and how they are planned."""
+
+import re
+
+import psycopg
+import pytest
+
+TABLES = """
+    CREATE TABLE plain (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0);
+    CREATE TABLE nullable (id int PRIMARY KEY, v text, fence int);
+    CREATE TABLE lacking (gone int, id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0);
+    ALTER TABLE lacking DROP gone;
+    CREATE TABLE parted (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0) PARTITION BY LIST (id);
+    CREATE TABLE part PARTITION OF parted DEFAULT;
+    CREATE TABLE stamped (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0);
+    CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+    CREATE TRIGGER keep BEFORE UPDATE ON stamped FOR EACH ROW EXECUTE FUNCTION keep();
+"""
+
+CALLS = (
+    "SELECT * FROM fenced_claim(NULL::{t}, {key}, 5)",
+    "SELECT fenced_claim_json('{t}', {key}, 5)",
+    "SELECT * FROM fenced_claim_many(NULL::{t}, ARRAY[{key}], 5)",
+    "SELECT fenced_update('{t}', {key}, 5, '{{\"v\": \"x\"}}')",
+    "SELECT * FROM fenced_update_returning(NULL::{t}, {key}, 5, '{{\"v\": \"x\"}}')",
+    "SELECT fenced_write('{t}', {key}, 6, '{{\"v\": \"y\"}}')",
+    "SELECT fenced_claim_json('{t}', {key}, 4)",
+    "SELECT fence_reset('{t}', {key}, 7)",
+    "SELECT fenced_delete('{t}', {key}, 7)",
+)
+
+# Type of the key column, and keys of other types that find the row.
+KEYS = {
+    "int": ("7", "7::bigint", "7::numeric", "7::float8", "'7'", "'{\"id\": 7}'::jsonb"),
+    "numeric": ("7", "7::float8", "7::numeric"),
+    "float8": ("7", "7::float4", "7::numeric"),
+    "text": ("'a'", "'a'::varchar", "'a'::name", "'a'::char(3)"),
+    "char(3)": ("'a'", "'a'::text", "'a'::char(5)"),
+    "date": ("'2026-01-02'", "'2026-01-02'::date", "'2026-01-02'::timestamp", "'2026-01-02'::timestamptz"),
+    "timestamp": ("'2026-01-02 03:04'::timestamp", "'2026-01-02 03:04'::timestamptz"),
+    "timestamptz": ("'2026-01-02 03:04'::timestamp", "'2026-01-02 03:04'::timestamptz"),
+}
+
+
+class Trees:
+    """The analysed statements of a session, as the server prints them."""
+
+    def __init__(self, db):
+        self.db = db
+        self.trees = []
+        db.add_notice_handler(self._take)
+        db.execute("SET client_min_messages = 'log'; SET debug_print_parse = on; SET debug_pretty_print = off")
+
+    def _take(self, notice):
+        if notice.message_primary == "parse tree:":
+            self.trees.append(notice.message_detail)
+
+    def end(self):
+        self.db.execute("RESET client_min_messages; RESET debug_print_parse")
+
+
+def functions_of(tree):
+    """The oids of all functions in an analysed statement, those of operators and of casts through text too."""
+    named = re.findall(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)", tree)
+    assert "COERCEVIAIO" not in tree
+    return {int(oid) for oid in named}
+
+
+def run_statements(db, statements):
+    """What the functions of the extension ran for these statements."""
+    trees = Trees(db)
+    for statement in statements:
+        try:
+            db.execute(statement)
+        except psycopg.errors.NoDataFound:
+            pass
+    trees.end()
+    ours = {
+        oid
+        for (oid,) in db.execute(
+            """SELECT objid FROM pg_depend JOIN pg_extension e ON e.oid = refobjid
+               WHERE extname = 'pg_fence' AND refclassid = 'pg_extension'::regclass AND classid = 'pg_proc'::regclass"""
+        )
+    }
+    return [tree for tree in trees.trees if not functions_of(tree) & ours and ":commandType 6" not in tree]
+
+
+def not_immutable(db, trees):
+    oids = sorted(set().union(*map(functions_of, trees)))
+    query = "SELECT oid::regprocedure::text FROM pg_proc WHERE oid = ANY (%s) AND provolatile <> 'i'"
+    return [name for (name,) in db.execute(query, (oids,))]
+
+
+@pytest.mark.parametrize("table", ["plain", "nullable", "lacking", "parted", "stamped"])
+def test_no_statement_against_a_table_has_a_function_that_is_not_immutable(db, table):
+    db.execute(TABLES)
+    db.execute(f"INSERT INTO {table} (id) VALUES (7)")
+    trees = run_statements(db, [call.format(t=table, key=7) for call in CALLS])
+    kinds = {int(re.search(r":commandType (\d)", tree)[1]) for tree in trees}
+    assert kinds == {1, 2, 4}, "selects, updates and deletes were seen"
+    assert not_immutable(db, trees) == []
+
+
+def test_no_key_of_whatever_type_brings_in_such_a_function(db):
+    for column, keys in KEYS.items():
+        for key in keys:
+            db.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (id {column} PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0)")
+            value = key.replace("'{\"id\": 7}'::jsonb", "7")
+            db.execute(f"INSERT INTO t (id) VALUES ({value})")
+            trees = run_statements(db, [call.format(t="t", key=key) for call in CALLS if not ("ARRAY" in call and key[0] == "'" and "::" not in key)])
+            assert (column, key, not_immutable(db, trees)) == (column, key, [])
+            assert (column, key, db.execute("SELECT count(*) FROM t").fetchone()) == (column, key, (0,)), "the row was found, and deleted at last"
+
+
+@pytest.mark.parametrize("table", ["plain", "nullable", "lacking", "parted", "stamped"])
+def test_the_row_as_json_is_what_to_jsonb_makes_of_it(db, table):
+    db.execute(TABLES)
+    db.execute(f"INSERT INTO {table} VALUES (7, 'a \"b\"')" if table != "lacking" else "INSERT INTO lacking (id, v) VALUES (7, 'x')")
+    for fence in (5, 6):
+        (json,) = db.execute(f"SELECT fenced_claim_json('{table}', 7, {fence})").fetchone()
+        assert (json,) == db.execute(f"SELECT to_jsonb(t) FROM {table} t").fetchone()
+        assert json["fence"] == fence
+
+
+def test_json_has_every_type_as_to_jsonb_makes_it(db):
+    db.execute("CREATE TYPE pair AS (a int, b text[]); CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
+    columns = {
+        "numeric": "1.50", "float8": "NaN", "timestamptz": "2026-01-02 03:04+00", "date": "2026-01-02", "bytea": "\\x00ff",
+        "int[]": "{{1,2},{3,NULL}}", "pair": '(1,"{x,y}")', "jsonb": '{"a": [1, null]}', "json": '{"b":  1}', "int4range": "[1,5)",
+        "uuid": "2f1c7d0e-6a3e-4c7e-9a52-0a6a3f5f2b11", "boolean": "t", "positive": "3", "interval": "1 mon", "text": "é\"\\",
+    }  # fmt: skip
+    listed = ", ".join(f"c{n} {name}" for n, name in enumerate(columns))
+    db.execute(f"CREATE TABLE t (id int PRIMARY KEY, {listed}, long text, doubled int GENERATED ALWAYS AS (id * 2) STORED, fence bigint)")
+    values = ", ".join(["%s"] * len(columns))
+    db.execute(f"INSERT INTO t VALUES (1, {values}, repeat('ab', 100000))", tuple(columns.values()))
+    db.execute("ALTER TABLE t ALTER long SET STORAGE EXTERNAL; UPDATE t SET long = repeat('cd', 100000)")
+    got = db.execute("SELECT fenced_claim_json('t', 1, 5)::text").fetchone()
+    assert got == db.execute("SELECT to_jsonb(t)::text FROM t").fetchone()
+
+
+def test_a_rule_that_makes_several_statements_of_one_still_gives_the_row(db):
+    db.execute(TABLES)
+    db.execute("CREATE TABLE log (n int); CREATE RULE note AS ON UPDATE TO plain DO ALSO INSERT INTO log VALUES (NEW.id)")
+    db.execute("INSERT INTO plain VALUES (7, 'x')")
+    assert db.execute("SELECT fenced_claim_json('plain', 7, 5)").fetchone() == ({"id": 7, "v": "x", "fence": 5},)
+    assert db.execute("SELECT * FROM fenced_claim(NULL::plain, 7, 6)").fetchall() == [(7, "x", 6)]
+    db.execute("ALTER TABLE plain ADD more int DEFAULT 3; ALTER TABLE plain DROP v")
+    assert db.execute("SELECT * FROM fenced_claim(NULL::plain, 7, 7)").fetchall() == [(7, 7, 3)]
+
+
+def test_a_domain_over_the_row_type_is_checked(db):
+    db.execute(TABLES)
+    db.execute("INSERT INTO plain VALUES (1, 'good'), (2, 'bad')")
+    db.execute("CREATE DOMAIN fine AS plain CHECK ((VALUE).v <> 'bad')")
+    assert db.execute("SELECT id, v, fence FROM fenced_claim(NULL::fine, 1, 5)").fetchall() == [(1, "good", 5)]
+    for call in (
+        "SELECT * FROM fenced_claim(NULL::fine, 2, 5)",
+        "SELECT * FROM fenced_claim_many(NULL::fine, ARRAY[1, 2], 5)",
+        "SELECT fenced_claim(NULL::fine, 2, 5)",
+        "SELECT * FROM fenced_update_returning(NULL::fine, 1, 5, '{\"v\": \"bad\"}')",
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation) as raised:
+            db.execute(call)
+        assert raised.value.diag.constraint_name == "fine_check"
+    assert db.execute("SELECT id, v, fence FROM plain ORDER BY id").fetchall() == [(1, "good", 5), (2, "bad", 0)]
+
+
+def test_protection_of_a_distributed_table_is_refused_as_such(db):
+    db.execute(TABLES)
+    db.execute("SET allow_system_table_mods = on")
+    db.execute('CREATE TABLE pg_catalog.pg_dist_partition (logicalrelid regclass, partmethod "char", repmodel "char")')
+    db.execute("RESET allow_system_table_mods")
+    db.execute("INSERT INTO pg_dist_partition VALUES ('plain', 'h', 's'), ('stamped', 'n', 't'), ('parted', 'n', 's')")
+    for table in ("plain", "stamped"):
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as raised:
+            db.execute(f"SELECT fence_protect('{table}')")
+        assert raised.value.diag.message_primary == f'table "{table}" is distributed and cannot be protected'
+        assert "fenced_guard()" in raised.value.diag.message_hint
+    assert db.execute("SELECT count(*) FROM fence_protected").fetchone() == (0,)
+    db.execute("SELECT fence_protect('parted')")
+    db.execute("INSERT INTO plain VALUES (1)")
+    assert db.execute("SELECT fenced_write('plain', 1, 5, '{\"v\": \"x\"}')").fetchone() == (True,)
