@@ -61,7 +61,7 @@ help:
 	@echo 'make test-long   the tests that take minutes'
 	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
 	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
-	@echo 'make chaos       histories of servers that are killed, frozen and cut off: RUNS=9 of DURATION=20 seconds'
+	@echo 'make chaos       histories of servers that are killed, frozen, moved and cut off: RUNS=14 of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make bench       the speed of both halves against what users would run instead: 45 minutes, needs valgrind'

@@ -15,6 +15,7 @@ import pytest
 import redis
 
 import harness
+from chaos.kinds import KINDS, unable
 from clients import roster
 from harness import PostgresServer, RedisServer, places
 
@@ -171,11 +172,15 @@ def _turn(item):
         yield
 
 
-# --- clients: what this machine cannot run is named, not passed over in silence
+# --- what this machine or the chosen server cannot run is named, not passed over in silence
 
 
 def pytest_terminal_summary(terminalreporter):
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
-    if any(getattr(report, "nodeid", "").startswith("clients/test_clients.py") for report in reports):
+    names_of_tests = [getattr(report, "nodeid", "") for report in reports]
+    if any(name.startswith("clients/test_clients.py") for name in names_of_tests):
         for runtime, names in roster.absent().items():
             terminalreporter.write_line(f"NOT RUN: {', '.join(names)}: this machine lacks {runtime.name}")
+    if any("test_one_order_explains_every_answer_of_a_long_run" in name for name in names_of_tests):
+        for kind in filter(unable, KINDS):
+            terminalreporter.write_line(f"NOT RUN: histories of the kind {kind}: {unable(kind)}")

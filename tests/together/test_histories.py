@@ -6,6 +6,7 @@ histories, in recorded ones that were altered, and on servers that were really b
 """
 
 import dataclasses
+import itertools
 
 import psycopg
 import pytest
@@ -13,8 +14,11 @@ import pytest
 from chaos.__main__ import judge
 from chaos.history import EMPTY, History, freeze
 from chaos.linearizability import UNKNOWN, Call, check
+from chaos.cluster import Down, Moves
+from chaos.kinds import FAULTS, KINDS, record, unable
 from chaos.models import Lock, Resource
-from chaos.world import ENOUGH_UPDATES, FAULTS, KINDS, LOCKS, World, record
+from chaos.pair import Pair
+from chaos.world import ENOUGH_UPDATES, LOCKS, World
 from harness.redis_calls import Line
 from seeds import seed
 
@@ -57,6 +61,23 @@ RIGHT_FOR_A_LOCK = {
         *[acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 8, 9, 1), ("server", "forget", (0,), 10, 40, None)],
         *[("a", "check", ("a", 1), 50, 51, 1), acquire("b", 52, 53, None), acquire("b", 120, 121, 2)],
     ],
+    "a replica that takes over keeps it, and may end it a little late": [
+        *[acquire("a", 0, 1, 1), ("server", "handover", (0,), 10, 40, None), acquire("b", 50, 51, None), acquire("b", 190, 191, None)],
+        acquire("b", 207, 208, 2),
+    ],
+    "no time passes while it moves": [
+        *[acquire("a", 0, 1, 1), ("server", "move", (0,), 10, 60, None), acquire("b", 70, 71, None), acquire("b", 150, 151, None)],
+        acquire("b", 157, 158, 2),
+    ],
+    "it is not handed on while the server may not write": [
+        *[acquire("a", 0, 1, 1), ("server", "down", (0,), 90, 91, None), ("b", "inspect", (), 110, 111, None)],
+        *[("server", "up", (0,), 120, 140, None), acquire("b", 150, 151, 2)],
+    ],
+    "a connection that closes while the server may not write": [
+        *[acquire("a", 0, 1, 1, ttl=60_000), ("server", "down", (0,), 10, 11, None), ("a", "leave", ("a",), 12, 13, None)],
+        *[("b", "check", ("a", 1), 14, 15, 1), ("server", "up", (0,), 20, 40, None), acquire("b", 50, 51, None)],
+        *[("b", "inspect", (), 60, 61, ("a", 1, 59_940)), acquire("b", 900, 901, 2)],
+    ],
 }
 
 WRONG_FOR_A_LOCK = {
@@ -82,6 +103,34 @@ WRONG_FOR_A_LOCK = {
     "more time left than was granted": [acquire("a", 0, 1, 1), ("b", "inspect", (), 40, 41, ("a", 1, 64))],
     "a hold that was never granted, after a fail-over": [
         *[("server", "forget", (0,), 2, 3, None), ("a", "check", ("a", 1), 50, 51, 1)]
+    ],
+    "a lock that a replica lost": [acquire("a", 0, 1, 1), ("server", "handover", (0,), 10, 40, None), acquire("b", 50, 51, 2)],
+    "a lease that a replica ends late": [
+        *[acquire("a", 0, 1, 1), ("server", "handover", (0,), 10, 40, None), acquire("b", 210, 211, None)]
+    ],
+    "a release that a replica lost": [
+        *[acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 2, 3, 1), ("server", "handover", (0,), 10, 40, None), acquire("b", 50, 51, None)]
+    ],
+    "a lock that was lost on the way": [acquire("a", 0, 1, 1), ("server", "move", (0,), 10, 20, None), acquire("b", 50, 51, 2)],
+    "a lease that gets shorter on the way": [
+        *[acquire("a", 0, 1, 1), ("server", "move", (0,), 10, 20, None), ("b", "inspect", (), 30, 31, ("a", 1, 40))]
+    ],
+    "a lease that gets longer on the way": [
+        *[acquire("a", 0, 1, 1), ("server", "move", (0,), 10, 20, None), acquire("b", 119, 120, None)]
+    ],
+    "a fence that goes back after a move": [
+        *[acquire("a", 0, 1, 7), ("server", "move", (0,), 2, 3, None), ("a", "release", ("a", 7), 4, 5, 1), acquire("b", 6, 7, 6)]
+    ],
+    "a grant while the server may not write": [
+        *[acquire("a", 0, 1, 1), ("server", "down", (0,), 90, 91, None), acquire("b", 50, 150, 2, wait=200)]
+    ],
+    "a release while the server may not write": [
+        *[acquire("a", 0, 1, 1), ("server", "down", (0,), 10, 11, None), ("a", "release", ("a", 1), 20, 21, 1)]
+    ],
+    "a closed connection that keeps the lock": [acquire("a", 0, 1, 1, ttl=60_000), ("a", "leave", ("a",), 2, 3, None), acquire("b", 2100, 2101, None)],
+    "a connection that closed while the server could not write and keeps the lock": [
+        *[acquire("a", 0, 1, 1, ttl=60_000), ("server", "down", (0,), 10, 11, None), ("a", "leave", ("a",), 12, 13, None)],
+        *[("server", "up", (0,), 20, 40, None), acquire("b", 2100, 2101, None)],
     ],
     "a lock that stays shut after a fail-over": [
         *[acquire("a", 0, 1, 1), ("server", "forget", (0,), 10, 40, None), acquire("b", 2100, 2101, None)]
@@ -172,7 +221,7 @@ def assert_worth_judging(run):
 
 def altered(history, key, call, **changes):
     """The history with one call told otherwise."""
-    copy = History()
+    copy = History(one_issuer=history.one_issuer)
     for name, calls in history.calls.items():
         for one in calls:
             copy.add(name, dataclasses.replace(one, **changes) if (name, one) == (key, call) else one)
@@ -230,9 +279,69 @@ def test_fences_that_start_again_and_workers_that_do_not_fence_are_found():
     assert any(told.startswith("row:") for told in violations)
 
 
+# --- for minutes
+
+
+def test_a_kind_that_the_server_cannot_run_says_why():
+    assert [kind for kind in KINDS if unable(kind)] in ([], ["atomic"])
+    assert all("REDIS_SERVER" in unable(kind) for kind in KINDS if unable(kind))
+
+
+# What the server cannot do is named at the end of the run: see conftest.py.
+RUNNABLE = [kind for kind in KINDS if not unable(kind)]
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUNNABLE)
 def test_one_order_explains_every_answer_of_a_long_run(kind):
     run = record(kind, seed(), seconds=60)
     print(run)
     assert not judge(run)
+    assert set(run.faults) == set(FAULTS[kind])
+
+
+class Forgetful:
+    """A world whose servers lose the locks at what they should survive."""
+
+    def _note(self, kind, *arguments):
+        if kind in ("handover", "move"):
+            for server, lock in itertools.product(self._servers(), self.locks):
+                self._ask(server, "DEL", lock)
+        super()._note(kind, *arguments)
+
+
+class ForgetfulPair(Forgetful, Pair):
+    pass
+
+
+class ForgetfulMoves(Forgetful, Moves):
+    pass
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "world", "fault"), [("clocks", ForgetfulPair, "hand_over"), ("classic", ForgetfulMoves, "move_held")]
+)
+def test_locks_that_are_lost_at_a_handover_or_on_the_way_are_found(kind, world, fault):
+    with world(kind, seed()) as made:
+        run = made.record(5, [fault])
+    violations = run.history.violations()
+    print(run, *violations, sep="\n")
+    assert any(told.startswith("lock") for told in violations)
+
+
+class Impatient(Down):
+    """A cluster that one calls down while it serves."""
+
+    def go_down(self):
+        self._note("down", 0)
+        super().go_down()
+
+
+@pytest.mark.long
+def test_grants_of_a_cluster_that_is_down_are_found():
+    with Impatient("down", seed()) as world:
+        run = world.record(1, ["go_down"])
+    violations = run.history.violations()
+    print(run, *violations, sep="\n")
+    assert any(told.startswith("lock") for told in violations)

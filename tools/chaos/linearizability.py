@@ -71,10 +71,10 @@ class Zone(NamedTuple):
         """The zone with a new deadline, that far off."""
         return Zone(self.now_min, self.now_max, self.now_min + left_us, self.now_max + left_us, left_us, left_us)
 
-    def blurred(self, by_us):
-        """The zone with a deadline known less exactly."""
+    def blurred(self, early_us, late_us):
+        """The zone with a deadline that may be so much earlier or later."""
         return _narrowed(
-            *self[:2], self.end_min - by_us, self.end_max + by_us, self.left_min - by_us, self.left_max + by_us
+            *self[:2], self.end_min - early_us, self.end_max + late_us, self.left_min - early_us, self.left_max + late_us
         )
 
     def endless(self):

@@ -12,45 +12,55 @@ from .linearizability import BEGINNING, FOREVER_US, UNKNOWN, Zone
 ROUNDING_US = 5
 # A restarted server places a deadline by the wall clock, which is slewed by at most 500 ppm.
 RESTART_BLUR_US = 5_000
+# A promoted replica ends a lease at most so late, however long its link stood still before.
+HANDOVER_LATE_US = 100_000
 
 
 class Hold(NamedTuple):
     """Who holds a lock. The fence is None while no reply has told it.
 
     may_vanish: it was granted to a client that waited and whose connection broke, and the server takes that back.
+    abandoned: it is EPHEMERAL and its connection was closed, so the server ends it as soon as it may.
     """
 
     owner: str
     fence: int | None
     may_vanish: bool = False
+    abandoned: bool = False
 
 
 # The owner of a hold that a fail-over may have brought back: any of those that the model was given for it, or none.
 SOMEBODY = "somebody of before the fail-over"
 # How long such a hold can last: the longest lease of the workers, and what a replica was behind.
 FORGOTTEN_LEFT_US = 2_000_000
+# How long an abandoned hold can last on a server that may write: it tries once a second.
+ABANDONED_LEFT_US = 2_000_000
 
 
 class LockState(NamedTuple):
-    """A lock: its hold, the largest fence seen, and the zone of now and of the deadline."""
+    """A lock: its hold, the largest fence seen, whether its server refuses writes, the zone of now and of the deadline."""
 
     hold: Hold | None
     last: int
+    down: bool
     zone: Zone
 
     @property
     def facts(self):
         """All but the zone."""
-        return self[:2]
+        return self[:3]
 
 
 class Lock:
-    """One lock: acquire, extend, release, check, inspect; a restart that keeps it and one that forgets the last of it.
+    """One lock: acquire, extend, release, check, inspect, and what becomes of its server.
+
+    `restart`, `handover` to a replica and `move` to another node keep the lock; `forget` is a fail-over without the last
+    writes. From `down` to `up` the server may change nothing. `leave` closes the connection of an EPHEMERAL hold.
 
     forgotten: for each call `forget` (a fail-over without the last writes), by its number, the holds that it can bring back.
     """
 
-    initial = LockState(None, 0, BEGINNING)
+    initial = LockState(None, 0, False, BEGINNING)
 
     def __init__(self, forgotten=None):
         self._forgotten = forgotten or {}
@@ -69,12 +79,14 @@ class Lock:
             if state.hold and not (retry and state.hold.owner == owner):
                 yield from _live(state)
             return
+        if state.down:
+            return
         for free in _ended(state):
+            zone = free.zone.until(ttl_ms * 1000)
             if fence is UNKNOWN:
-                hold = Hold(owner, None, may_vanish=wait_ms > 0)
-                yield LockState(hold, free.last, free.zone.until(ttl_ms * 1000))
+                yield free._replace(hold=Hold(owner, None, may_vanish=wait_ms > 0), zone=zone)
             elif fence > free.last:
-                yield LockState(Hold(owner, fence), fence, free.zone.until(ttl_ms * 1000))
+                yield free._replace(hold=Hold(owner, fence), last=fence, zone=zone)
         if retry and fence is not UNKNOWN:
             for held in self._live(state, owner, fence):
                 # The repeated call has it now, so it stands.
@@ -84,7 +96,7 @@ class Lock:
         owner, fence, ttl_ms = call.arguments
         if call.outcome == 0:
             yield from self._not_held(state, owner, fence)
-        elif call.outcome is UNKNOWN or call.outcome == ttl_ms:
+        elif not state.down and (call.outcome is UNKNOWN or call.outcome == ttl_ms):
             for held in self._live(state, owner, fence):
                 yield held._replace(zone=held.zone.until(ttl_ms * 1000))
 
@@ -92,7 +104,7 @@ class Lock:
         owner, fence = call.arguments
         if call.outcome == 0:
             yield from self._not_held(state, owner, fence)
-        else:
+        elif not state.down:
             for held in self._live(state, owner, fence):
                 yield _free(held)
 
@@ -109,19 +121,49 @@ class Lock:
         elif call.outcome is not UNKNOWN:
             owner, fence, left_ms = call.outcome
             told = self._told(state, owner, fence)
+            if told and told.hold.abandoned:
+                # Until the server has ended it, it tells the time of the lease.
+                yield from _live(told)
+                return
             zone = told and told.zone.with_left((left_ms - 1) * 1000 - ROUNDING_US, left_ms * 1000 + ROUNDING_US)
             if zone:
                 yield told._replace(zone=zone)
 
     def _restart(self, state, _):
         """The server came back with all that it had answered."""
-        yield state._replace(zone=state.zone.blurred(RESTART_BLUR_US)) if state.hold else state
+        yield _later(state, 0)
+
+    def _handover(self, state, _):
+        """A replica took over with all that the server had answered."""
+        yield _later(state, HANDOVER_LATE_US)
+
+    def _move(self, state, call):
+        """Another node has it now. On the way no time passes for a lease."""
+        yield _later(state, call.returned_us - call.invoked_us)
+
+    def _down(self, state, _):
+        """The server said that it may not write."""
+        yield state._replace(down=True)
+
+    def _up(self, state, _):
+        """It may again, and ends what it had to leave."""
+        up = state._replace(down=False)
+        yield _soon_free(up) if up.hold and up.hold.abandoned else up
+
+    def _leave(self, state, call):
+        """The holder closed its connection; a server that may write ends the lease then, or soon."""
+        hold = state.hold
+        if hold is None or hold.owner != call.arguments[0]:
+            yield state
+            return
+        left = state._replace(hold=hold._replace(may_vanish=True, abandoned=True))
+        yield left if left.down else _soon_free(left)
 
     def _forget(self, state, call):
         """The server came back, perhaps without its last writes: with a hold of some moments ago, or none."""
-        yield state._replace(zone=state.zone.blurred(RESTART_BLUR_US)) if state.hold else state
+        yield _later(state, 0)
         zone = state.zone.endless().with_left(-FOREVER_US, FORGOTTEN_LEFT_US)
-        yield LockState(Hold(SOMEBODY, call.arguments[0], may_vanish=True), state.last, zone)
+        yield state._replace(hold=Hold(SOMEBODY, call.arguments[0], may_vanish=True), zone=zone)
 
     def _told(self, state, owner, fence):
         """The state, when its hold can be that of the owner and the fence; the fence is known then."""
@@ -169,7 +211,16 @@ def _ended(state):
 
 
 def _free(state):
-    return LockState(None, state.last, state.zone.endless())
+    return state._replace(hold=None, zone=state.zone.endless())
+
+
+def _later(state, late_us):
+    """The state whose deadline was placed anew, at most so much later than before."""
+    return state._replace(zone=state.zone.blurred(RESTART_BLUR_US, RESTART_BLUR_US + late_us)) if state.hold else state
+
+
+def _soon_free(state):
+    return state._replace(zone=state.zone.endless().with_left(-FOREVER_US, ABANDONED_LEFT_US))
 
 
 class Resource:

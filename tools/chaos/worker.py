@@ -9,6 +9,7 @@ After a call without a reply a client finds out when that call can have no effec
 
 import json
 import random
+import select
 import sys
 import threading
 import time
@@ -29,6 +30,8 @@ TTLS_MS = (60, 120, 300)
 WAITS_MS = (0, 0, 300)
 # Longer than any fault.
 PATIENCE_S = 30
+# How often a call is sent on before it counts as refused.
+REDIRECTIONS = 50
 
 
 def now_us():
@@ -41,17 +44,46 @@ class NoReply(Exception):
 
 
 class Redis:
-    """One client of Redis: a connection that is made again when it breaks."""
+    """One client of Redis: a connection that is made again when it breaks; in a cluster one to each node.
 
-    def __init__(self, port):
-        self._port, self._line = port, None
+    ports: (the port of a server, the port where this client reaches it) for each. Without a cluster there is one.
+    """
 
-    def call(self, *words):
-        """The reply; NoReply when the connection broke."""
+    def __init__(self, ports):
+        self._ports, self._lines, self._servers = dict(ports), {}, {}
+        self._at = next(iter(self._ports))
+
+    def call(self, name, key, *words):
+        """The reply; NoReply when the connection broke. Follows a cluster to the node that serves the key."""
+        self._at = self._servers.get(key, self._at)
+        asking = False
+        for _ in range(REDIRECTIONS):
+            reply = self._reply(asking, (name, key, *words))
+            code = reply.code if isinstance(reply, Refused) else ""
+            if code in ("MOVED", "ASK"):
+                self._at = int(reply.rpartition(":")[2])
+                if code == "MOVED":
+                    self._servers[key] = self._at
+            elif code != "TRYAGAIN":
+                return reply
+            asking = code == "ASK"
+            if not asking:
+                # Two nodes may send it to each other until both know who serves the slot.
+                time.sleep(0.002)
+        return reply
+
+    def leave(self):
+        """Close the connection, as a client does that ends, and connect again."""
+        self.settle()
+
+    def _reply(self, asking, words):
         try:
-            if self._line is None:
+            if self._at not in self._lines:
                 self.settle()
-            return self._line.call(*words, within_s=PATIENCE_S)
+            line = self._lines[self._at]
+            if asking:
+                return line.call_all(("ASKING",), words, within_s=PATIENCE_S)[1]
+            return line.call(*words, within_s=PATIENCE_S)
         except (OSError, Closed) as error:
             raise NoReply from error
 
@@ -60,10 +92,10 @@ class Redis:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                if self._line is not None:
-                    self._line.close()
-                self._line = Line(self._port)
-                if self._line.call("PING") == "PONG":
+                if self._at in self._lines:
+                    self._lines.pop(self._at).close()
+                line = self._lines[self._at] = Line(self._ports[self._at])
+                if line.call("PING") == "PONG":
                     return
             except (OSError, Closed):
                 pass
@@ -114,7 +146,7 @@ class Client:
 
     def __init__(self, name, task, seed):
         self.name, self.task, self.chance = name, task, random.Random(seed)
-        self.redis, self.postgres = Redis(task["redis_port"]), Postgres(task["dsn"])
+        self.redis, self.postgres = Redis(task["redis"]), Postgres(task["dsn"])
         self.calls, self.refused = [], {}
         self._number = 0
         self._earlier = None
@@ -185,8 +217,8 @@ class Client:
 
     # --- each call, as it is written down
 
-    def acquire(self, key, owner, ttl_ms, wait_ms, retry):
-        words = ["FENCELOCK.ACQUIRE", key, owner, ttl_ms]
+    def acquire(self, key, owner, ttl_ms, wait_ms, retry, *options):
+        words = ["FENCELOCK.ACQUIRE", key, owner, ttl_ms, *options]
         words += ["WAIT", wait_ms] if wait_ms else []
         words += ["RETRY"] if retry else []
         return self._redis(key, "acquire", [owner, ttl_ms, wait_ms, retry], words)
@@ -200,6 +232,14 @@ class Client:
 
     def check(self, key, owner, fence):
         return self._redis(key, "check", [owner, fence], ["FENCELOCK.CHECK", key, fence])
+
+    def leave(self, key, owner):
+        """Close the connection, on which the owner has an EPHEMERAL hold."""
+
+        def call():
+            self.redis.leave()
+
+        return self._recorded(key, "leave", [owner], call, self.redis)
 
     def ask(self, key, *_):
         return self.inspect(key)
@@ -242,7 +282,7 @@ class Client:
             if isinstance(reply, Refused):
                 if reply.code == "UNCLAIMED":
                     return "unclaimed"
-                raise reply_refused(reply.code)
+                raise reply_refused(reply)
             return None if reply is None else read(reply)
 
         return self._recorded(key, kind, arguments, call, self.redis)
@@ -281,12 +321,12 @@ class _Refusal(Exception):
 
 
 # A call that a server refuses for one of these has changed nothing. Any other error is not expected.
-REFUSALS = {"LOADING", "READONLY", "UNBLOCKED", "MASTERDOWN"}
+REFUSALS = {"LOADING", "READONLY", "UNBLOCKED", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN"}
 
 
-def reply_refused(code):
+def reply_refused(reply):
     """The exception for an error reply."""
-    return _Refusal(code) if code in REFUSALS else AssertionError(f"an error reply {code}")
+    return _Refusal(reply.code) if reply.code in REFUSALS else AssertionError(f"an error reply: {reply}")
 
 
 def main(task):
@@ -295,7 +335,9 @@ def main(task):
     threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
     for thread in threads:
         thread.start()
-    sys.stdin.readline()
+    # Until it is told to stop, or one of them has met what must not be.
+    while not select.select([sys.stdin], [], [], 0.2)[0] and not any(client.failure for client in clients):
+        pass
     Client.over.set()
     for thread in threads:
         thread.join()

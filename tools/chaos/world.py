@@ -1,10 +1,10 @@
 """Real servers, workers that record what they see, and faults: one run gives one history.
 
-Three kinds of run. `restart`: one Redis with `appendfsync always`, killed and started again; what it has answered it keeps.
-`everysec`: the same with `appendfsync everysec`; a kill may forget the last writes. `failover`: a primary and a replica; the
-primary is killed or frozen, the replica takes over and may not know the last writes, a new replica joins. In all of them
-PostgreSQL is killed and started again, servers, workers and the network are frozen, connections are cut, and replies are
-dropped after the server has acted.
+What all kinds of run share, and three kinds. `restart`: one Redis with `appendfsync always`, killed and started again; what
+it has answered it keeps. `everysec`: the same with `appendfsync everysec`; a kill may forget the last writes. `failover`: a
+primary and a replica; the primary is killed or frozen, the replica takes over and may not know the last writes, a new
+replica joins. In all of them PostgreSQL is killed and started again, servers, workers and the network are frozen,
+connections are cut, and replies are dropped after the server has acted. `kinds` lists these and the others.
 """
 
 import contextlib
@@ -30,10 +30,9 @@ from harness.redis_calls import Line
 from .history import History, decoded_call
 from .linearizability import Call
 from .proxy import Proxy
-from .worker import UNFENCED_CLAIM, now_us
+from .worker import UNFENCED_CLAIM, Client, now_us
 
-KINDS = ("restart", "everysec", "failover")
-LOCKS = ["lock0", "lock1", "lock2"]
+LOCKS = ("lock0", "lock1", "lock2")
 WORKERS = 3
 CLIENTS_OF_A_WORKER = 3
 # Longer and shorter than the leases of the workers.
@@ -73,29 +72,45 @@ class Run:
 class World:
     """The servers, the proxies and the workers of one run.
 
+    `locks` are their names, `forgets` says whether a lock may lose what was answered. `guest` is one more client, with which
+    a fault holds a lock; it is in the history too.
+
     stalls: the share of sections that stall past their lease. fenced: False for workers that leave the fences out.
     module_args, config: of Redis, beside what the kind of run needs.
     """
 
+    locks = LOCKS
+    # A cluster has an issuer of fences in each of its nodes.
+    one_issuer = True
+
     def __init__(self, kind, seed, *, stalls=0.04, fenced=True, module_args=(), config=None):
-        self.run = Run(kind, seed)
+        self.run = Run(kind, seed, History(one_issuer=self.one_issuer))
         self._kind, self._module_args, self._config = kind, module_args, config or {}
         self._habits = {"stalls": stalls, "fenced": fenced}
         self._chance = random.Random(seed)
         self._stack = contextlib.ExitStack()
         self._workers = []
+        self._guests = {}
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
             major = None if places.chosen_pg_config() else self._chance.choice(places.MAJORS)
             self.postgres = stack.enter_context(contextlib.closing(PostgresServer(major).start()))
-            self.redis = self._new_redis(stack)
-            self.replica = self._new_replica(stack) if self._kind == "failover" else None
-            self.redis_proxy = stack.enter_context(contextlib.closing(Proxy(self.redis.port, self.run.seed)))
-            self.postgres_proxy = stack.enter_context(contextlib.closing(Proxy(self.postgres.port, self.run.seed)))
+            self._start_redis(stack)
+            self.postgres_proxy = self._new_proxy(stack, self.postgres.port)
             self._make_rows()
             self._stack = stack.pop_all()
         return self
+
+    def _start_redis(self, stack):
+        """Start what serves the locks, and `redis_proxies`, by the ports that they stand for."""
+        self.redis = self._new_redis(stack)
+        self.replica = self._new_replica(stack) if self._kind == "failover" else None
+        self.redis_proxy = self._new_proxy(stack, self.redis.port)
+        self.redis_proxies = {self.redis.port: self.redis_proxy}
+
+    def _new_proxy(self, stack, port):
+        return stack.enter_context(contextlib.closing(Proxy(port, self.run.seed)))
 
     def __exit__(self, *_):
         for process, _ in self._workers:
@@ -131,7 +146,11 @@ class World:
 
     def freeze_redis(self):
         """SIGSTOP: it grants nothing and ends no lease until it goes on."""
-        self._frozen([self.redis.pid])
+        self._frozen([self._chance.choice(self._servers()).pid])
+
+    def _servers(self):
+        """The servers of Redis that may be frozen."""
+        return [self.redis]
 
     def freeze_postgres(self):
         self._frozen([self.postgres.pid, *children_of(self.postgres.pid)])
@@ -140,16 +159,16 @@ class World:
         self._frozen([self._chance.choice(self._workers)[0].pid])
 
     def freeze_network(self):
-        self._frozen([self._chance.choice([self.redis_proxy, self.postgres_proxy]).process.pid])
+        self._frozen([self._chance.choice(self._proxies()).process.pid])
 
     def cut_connections(self):
-        self._chance.choice([self.redis_proxy, self.postgres_proxy]).order("cut")
+        self._chance.choice(self._proxies()).order("cut")
 
     def drop_replies_of_redis(self):
-        self._drop_replies(self.redis_proxy)
+        self._drop_replies(self.redis_proxies.values())
 
     def drop_replies_of_postgres(self):
-        self._drop_replies(self.postgres_proxy)
+        self._drop_replies([self.postgres_proxy])
 
     def kill_postgres(self):
         self.postgres.kill()
@@ -187,26 +206,36 @@ class World:
         time.sleep(self._chance.choice(PAUSES_S))
         signal_all(pids, signal.SIGCONT)
 
-    def _drop_replies(self, proxy):
-        proxy.order("drop", 0.1)
+    def _drop_replies(self, proxies):
+        for proxy in proxies:
+            proxy.order("drop", 0.1)
         time.sleep(0.3)
-        proxy.order("drop", 0)
+        for proxy in proxies:
+            proxy.order("drop", 0)
 
-    def _new_redis(self, stack):
+    def _proxies(self):
+        return [*self.redis_proxies.values(), self.postgres_proxy]
+
+    def guest(self, name="guest"):
+        """A client of the world's own, which reaches the servers as the workers do."""
+        if name not in self._guests:
+            self._guests[name] = Client(name, self._task(name), f"{self.run.seed}/{name}")
+        return self._guests[name]
+
+    def _new_redis(self, stack, environment=None):
         append = {"restart": "always", "everysec": "everysec"}.get(self._kind)
         config = {"appendonly": "yes", "appendfsync": append} if append else {"repl-diskless-sync-delay": "0"}
         # In memory, where syncing costs nothing: what a killed process has written stays.
         folder = temporary_folder("fencelock-chaos", in_memory=True)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        server = RedisServer(self._module_args, {**config, **self._config}, data_dir=folder)
+        server = RedisServer(self._module_args, {**config, **self._config}, data_dir=folder, environment=environment)
         stack.callback(server.close)
         return server.start()
 
     def _new_replica(self, stack):
         replica = self._new_redis(stack)
         self._ask(replica, "REPLICAOF", "127.0.0.1", self.redis.port)
-        follows = lambda: "master_link_status:up" in self._ask(replica, "INFO", "replication").decode()  # noqa: E731
-        eventually(follows, within_s=20)
+        eventually(lambda: "master_link_status:up" in self._ask(replica, "INFO", "replication").decode(), within_s=20)
         return replica
 
     def _ask(self, server, *words):
@@ -220,21 +249,11 @@ class World:
                 "CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL DEFAULT 0, token text NOT NULL DEFAULT '', "
                 "fence bigint NOT NULL DEFAULT 0)"
             )
-            connection.execute("INSERT INTO counters SELECT generate_series(0, %s)", (len(LOCKS) - 1,))
+            connection.execute("INSERT INTO counters SELECT generate_series(0, %s)", (len(self.locks) - 1,))
 
     def _start_workers(self):
         for number in range(WORKERS):
-            task = {
-                "name": "abc"[number],
-                "clients": CLIENTS_OF_A_WORKER,
-                "seed": f"{self.run.seed}/{number}",
-                "redis_port": self.redis_proxy.port,
-                "dsn": make_conninfo(self.postgres.url(), port=self.postgres_proxy.port),
-                "keys": LOCKS,
-                # A hash is as durable as its server: after a fail-over that forgot something it has no one history.
-                "hashes": self._kind == "restart",
-                **self._habits,
-            }
+            task = {"clients": CLIENTS_OF_A_WORKER, "seed": f"{self.run.seed}/{number}", **self._task("abc"[number])}
             # To a file: a pipe would fill up.
             told = self._stack.enter_context(tempfile.TemporaryFile("w+"))
             process = subprocess.Popen(
@@ -245,7 +264,25 @@ class World:
             )
             self._workers.append((process, told))
 
+    def _task(self, name):
+        """What a client must know."""
+        return {
+            "name": name,
+            "redis": [(port, proxy.port) for port, proxy in self.redis_proxies.items()],
+            "dsn": make_conninfo(self.postgres.url(), port=self.postgres_proxy.port),
+            "keys": self.locks,
+            "hashes": self._has_hashes(),
+            **self._habits,
+        }
+
+    def _has_hashes(self):
+        """A hash is as durable as its server: after a fail-over that forgot something it has no one history."""
+        return self._kind == "restart"
+
     def _collect(self):
+        for guest in self._guests.values():
+            for key, call in guest.calls:
+                self.run.history.add(key, call)
         for process, _ in self._workers:
             process.stdin.close()
         for process, told in self._workers:
@@ -265,20 +302,20 @@ class World:
         with psycopg.connect(self.postgres.url()) as connection:
             return connection.execute("SELECT sum(value) FROM counters").fetchone()[0]
 
-    def _note(self, kind, invoked_us):
-        """Write down what happened to the server, for every lock."""
-        for lock in LOCKS:
+    def _note(self, kind, invoked_us, locks=None):
+        """Write down what happened to the server of these locks; of all, when none are named."""
+        for lock in locks or self.locks:
             number = sum(call.kind == kind for call in self.run.history.calls.get(lock, ()))
             self.run.history.add(lock, Call("server", kind, (number,), invoked_us, now_us(), None))
 
     def _read_at_the_end(self):
-        with psycopg.connect(self.postgres.url(), autocommit=True) as connection, Line(self.redis.port) as line:
-            for number, lock in enumerate(LOCKS):
+        with psycopg.connect(self.postgres.url(), autocommit=True) as connection:
+            for number, lock in enumerate(self.locks):
                 invoked_us = now_us()
                 row = connection.execute(UNFENCED_CLAIM, (number, 1)).fetchone()
                 self.run.history.add(f"row:{lock}", Call("end", "read", (), invoked_us, now_us(), row))
-                if self._kind == "restart":
-                    value, token = line.call("HMGET", f"hash:{lock}", "value", "token")
+                if self._has_hashes():
+                    value, token = self._ask(self.redis, "HMGET", f"hash:{lock}", "value", "token")
                     read = (int(value or 0), (token or b"").decode())
                     self.run.history.add(f"hash:{lock}", Call("end", "read", (), invoked_us, now_us(), read))
 
@@ -288,25 +325,3 @@ def signal_all(pids, number):
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-FAULTS = {
-    kind: [
-        "freeze_redis",
-        "freeze_postgres",
-        "freeze_worker",
-        "freeze_network",
-        "cut_connections",
-        "drop_replies_of_redis",
-        "drop_replies_of_postgres",
-        "kill_postgres",
-        "promote_replica" if kind == "failover" else "kill_redis",
-    ]
-    for kind in KINDS
-}
-
-
-def record(kind, seed, seconds, pace_s=PACE_S):
-    """One run with all the faults of its kind."""
-    with World(kind, seed) as world:
-        return world.record(seconds, FAULTS[kind], pace_s)

@@ -4,8 +4,8 @@ Speaks to the nodes with raw commands and knows who serves which slot. Not a cli
 for what a client sees. Invariant: each node is a RedisServer, with its bounds, and its second port is one that was free.
 """
 
-import contextlib
 import itertools
+import time
 import weakref
 
 from .process import free_port
@@ -30,8 +30,8 @@ _DEFAULTS = {
 class ClusterNode(RedisServer):
     """One node. The port of the cluster's own talk is chosen anew until the first start has succeeded."""
 
-    def __init__(self, config=None):
-        super().__init__(config={**_DEFAULTS, **(config or {})})
+    def __init__(self, config=None, environment=None):
+        super().__init__(config={**_DEFAULTS, **(config or {})}, environment=environment)
         self._started = False
 
     def start(self, **kwargs):
@@ -68,14 +68,15 @@ class ClusterNode(RedisServer):
 
 
 class RedisCluster:
-    """Primaries and one replica of each.
+    """Primaries and one replica of each, or none.
 
-    config: settings of redis.conf for every node.
+    config: settings of redis.conf for every node. environments: of each node's process, in the order of `nodes`.
     """
 
-    def __init__(self, primaries=3, config=None):
-        self._count = primaries
-        self.nodes = [ClusterNode(config) for _ in range(2 * primaries)]
+    def __init__(self, primaries=3, config=None, *, replicas=1, environments=None):
+        self._count, self._replicas = primaries, replicas
+        environments = environments or [None] * (primaries * (1 + replicas))
+        self.nodes = [ClusterNode(config, environment) for environment in environments]
         self._finalizer = weakref.finalize(self, _close_all, list(self.nodes))
 
     def start(self):
@@ -92,7 +93,7 @@ class RedisCluster:
             self.nodes[0].call("CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
         ids = {node.id for node in self.nodes}
         eventually(lambda: [self._known_to(node) == ids for node in self.nodes].count(False), 0, within_s=READY_WITHIN_S)
-        for node, primary in zip(replicas, primaries, strict=True):
+        for node, primary in zip(replicas, primaries if replicas else [], strict=True):
             node.call("CLUSTER", "REPLICATE", primary.id)
         self.wait_until_whole()
         return self
@@ -109,7 +110,7 @@ class RedisCluster:
         self.wait_until_whole()
 
     def wait_until_whole(self):
-        """Wait until all nodes agree, all slots are served, and each primary has one replica that follows."""
+        """Wait until all nodes agree, all slots are served, and each primary has its replica, which follows."""
         eventually(self._ailments, [], within_s=READY_WITHIN_S, retry_on=(OSError,))
 
     def close(self):
@@ -147,9 +148,13 @@ class RedisCluster:
 
     def move_keys(self, slot, source, target):
         """Move every key of the slot."""
+        deadline = time.monotonic() + READY_WITHIN_S
         while keys := source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
-            with contextlib.suppress(AssertionError):  # a key may go while it is to be moved
+            try:
                 source.call("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+            except AssertionError:  # a key may go while it is to be moved
+                if time.monotonic() > deadline:
+                    raise
 
     def end_move(self, slot, target):
         """Tell everybody who serves the slot now, the new server first."""
@@ -191,7 +196,7 @@ class RedisCluster:
             if replication["role"] == "slave" and replication["master_link_status"] != "up":
                 found.append(f"{node.port}: follows nobody")
             online = [value for name, value in replication.items() if name.startswith("slave") and "state=online" in value]
-            if replication["role"] == "master" and len(online) != 1:
+            if replication["role"] == "master" and len(online) != self._replicas:
                 found.append(f"{node.port}: {len(online)} replicas")
         if len({self._view(node) for node in self.nodes}) != 1:
             found.append("the nodes do not agree on who serves what")
