@@ -31,7 +31,7 @@ def test_every_example_prints_what_the_readme_says(pg):
             said = pg.psql(f"\\set ON_ERROR_STOP off\n{sql}", "readme", options=("-qX",), check=text is None)
             assert plain(said) == plain(text or "")
     finally:
-        pg.psql("DROP DATABASE readme WITH (FORCE)")
+        pg.psql("DROP DATABASE readme WITH (FORCE); DROP ROLE IF EXISTS app, bob")
 
 
 def test_the_readme_names_every_function_and_setting(pg):
