@@ -49,7 +49,7 @@ const COMMANDS: &[(Command, Docs)] = &[
             key: 1,
         },
         Docs {
-            summary: c"Grants a lock for a time and issues a fence",
+            summary: c"Grants a lock for a number of milliseconds and issues a fence",
             complexity: c"O(log N) with N locks that somebody waits for",
             arity: -4,
             args: docs::ACQUIRE,
@@ -60,7 +60,7 @@ const COMMANDS: &[(Command, Docs)] = &[
     (
         Command { name: c"fencelock.extend", handler: commands::lock::on_extend, flags: c"write fast", key: 1 },
         Docs {
-            summary: c"Sets the lease to a time from now, if it is still the caller's",
+            summary: c"Sets the lease to a number of milliseconds from now, if it is still the caller's",
             complexity: c"O(1)",
             arity: -4,
             args: docs::EXTEND,

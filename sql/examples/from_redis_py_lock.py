@@ -1,5 +1,7 @@
 """From redis-py's Lock to Fencelock, while workers of both kinds run.
 
+Times are milliseconds here, and seconds there.
+
 | redis-py | raw command |
 |---|---|
 | `r.lock(name, timeout=10, blocking_timeout=4).acquire()` | `FENCELOCK.ACQUIRE name owner 10000 WAIT 4000 RETRY` |

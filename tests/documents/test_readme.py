@@ -14,6 +14,12 @@ README = (ROOT / "README.md").read_text()
 REDIS_README = (ROOT / "redis_fencelock" / "README.md").read_text()
 
 
+def documents():
+    """What users read and copy."""
+    pages = [path for path in ROOT.rglob("*.md") if not {"target", ".git", "node_modules"} & set(path.parts)]
+    return sorted([*pages, *(ROOT / "sql" / "examples").iterdir()])
+
+
 def test_the_quick_start_runs_as_it_stands(redis_server, dsn):
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     environment = {**os.environ, "REDIS_URL": redis_server.url, "DATABASE_URL": dsn}
@@ -138,15 +144,32 @@ def test_the_advice_on_pauses_measures_a_pause(monkeypatch):
     assert names["worst_pause_ms"](0.2) >= 49
 
 
+# A lock command whose time is a number.
+TIMED = re.compile(r"FENCELOCK\.(?:ACQUIRE|EXTEND)\W[^\n]*?\b\d[\d_]{2,}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in documents() if TIMED.search(path.read_text())],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_an_example_with_a_number_for_a_time_says_milliseconds(path):
+    text = path.read_text()
+    for found in TIMED.finditer(text):
+        # In the ten lines before it, or in the line after.
+        near = "\n".join(text[: found.end()].split("\n")[-11:]) + text[found.end() :].split("\n\n")[0]
+        assert re.search(r"(?i)milliseconds", near), f"{path.name}: {found[0]}"
+
+
 def anchor(heading):
     """The anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", re.sub(r"`", "", heading).lower()).replace(" ", "-")
 
 
 def test_every_link_of_the_documents_leads_somewhere():
-    documents = [path for path in ROOT.rglob("*.md") if not {"target", ".git", "node_modules"} & set(path.parts)]
-    assert len(documents) > 5
-    for path in documents:
+    pages = [path for path in documents() if path.suffix == ".md"]
+    assert len(pages) > 5
+    for path in pages:
         text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
         for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
             file, _, fragment = link.partition("#")

@@ -583,6 +583,23 @@ def test_command_docs_describes_the_syntax_of_the_reference(lines, name):
     assert (docs["group"], docs["module"]) == (b"module", b"fencelock")
 
 
+TIMES = {"acquire": {"ttl-ms", "wait-ms", "maxhold-ms", "delay-ms"}, "extend": {"ttl-ms"}}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_times_are_said_to_be_milliseconds_in_docs_and_help(lines, name):
+    docs = described(lines, f"fencelock.{name.lower()}")
+    arguments = [as_dict(argument) for argument in docs.get("arguments", [])]
+    told = {one["name"].decode() for one in arguments if one.get("summary") == b"milliseconds"}
+    assert told == TIMES.get(name.lower(), set())
+    assert told == {one["name"].decode() for one in arguments if one["name"].endswith(b"-ms")}
+    if told:
+        assert b"milliseconds" in docs["summary"]
+        helped = b"\n".join(call(lines, "HELP")).split(b"\nFENCELOCK.")
+        (text,) = [text for text in helped if text.removeprefix(b"FENCELOCK.").startswith(name.encode() + b" ")]
+        assert b"milliseconds" in text.split(b"\n", 1)[1]
+
+
 INFOS = {
     # Arity, flags beside `module`, and the flags of the key.
     "acquire": (-4, {"write", "denyoom", "blocking", "fast"}, ["RW", "access", "update"]),

@@ -26,6 +26,8 @@ pub(crate) struct Arg {
     name: &'static CStr,
     kind: raw::RedisModuleCommandArgType,
     token: Option<&'static CStr>,
+    /// The unit of a number that has one.
+    summary: Option<&'static CStr>,
     flags: u32,
     parts: &'static [Arg],
 }
@@ -38,16 +40,21 @@ const ONE_OF: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_RE
 const BLOCK: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
 
 const fn arg(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Arg {
-    Arg { name, kind, token: None, flags: raw::REDISMODULE_CMD_ARG_NONE, parts: &[] }
+    Arg { name, kind, token: None, summary: None, flags: raw::REDISMODULE_CMD_ARG_NONE, parts: &[] }
 }
 
 const fn option(name: &'static CStr, kind: raw::RedisModuleCommandArgType, token: &'static CStr) -> Arg {
-    Arg { name, kind, token: Some(token), flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, parts: &[] }
+    Arg { token: Some(token), flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..arg(name, kind) }
+}
+
+/// Seconds in place of milliseconds would be taken without a word.
+const fn in_ms(arg: Arg) -> Arg {
+    Arg { summary: Some(c"milliseconds"), ..arg }
 }
 
 const LOCK: Arg = arg(c"key", KEY);
 const OWNER: Arg = arg(c"owner", STRING);
-const TTL: Arg = arg(c"ttl-ms", INTEGER);
+const TTL: Arg = in_ms(arg(c"ttl-ms", INTEGER));
 const FENCE: Arg = arg(c"fence", INTEGER);
 const FENCE_OPTION: Arg = option(c"fence", INTEGER, c"FENCE");
 
@@ -55,10 +62,10 @@ pub(crate) const ACQUIRE: &[Arg] = &[
     LOCK,
     OWNER,
     TTL,
-    option(c"wait-ms", INTEGER, c"WAIT"),
+    in_ms(option(c"wait-ms", INTEGER, c"WAIT")),
     option(c"retry", TOKEN, c"RETRY"),
-    option(c"maxhold-ms", INTEGER, c"MAXHOLD"),
-    option(c"delay-ms", INTEGER, c"DELAY"),
+    in_ms(option(c"maxhold-ms", INTEGER, c"MAXHOLD")),
+    in_ms(option(c"delay-ms", INTEGER, c"DELAY")),
     option(c"ephemeral", TOKEN, c"EPHEMERAL"),
 ];
 pub(crate) const EXTEND: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION];
@@ -66,14 +73,12 @@ pub(crate) const RELEASE: &[Arg] = &[
     LOCK,
     OWNER,
     Arg {
-        name: c"which",
-        kind: ONE_OF,
-        token: None,
         flags: raw::REDISMODULE_CMD_ARG_OPTIONAL,
         parts: &[
             Arg { flags: raw::REDISMODULE_CMD_ARG_NONE, ..FENCE_OPTION },
             Arg { flags: raw::REDISMODULE_CMD_ARG_NONE, ..option(c"queued", TOKEN, c"QUEUED") },
         ],
+        ..arg(c"which", ONE_OF)
     },
 ];
 pub(crate) const CHECK: &[Arg] = &[LOCK, FENCE];
@@ -83,15 +88,12 @@ pub(crate) const WRITE: &[Arg] = &[
     arg(c"resource", KEY),
     FENCE,
     Arg {
-        name: c"data",
-        kind: BLOCK,
-        token: None,
         flags: raw::REDISMODULE_CMD_ARG_MULTIPLE,
         parts: &[arg(c"field", STRING), arg(c"value", STRING)],
+        ..arg(c"data", BLOCK)
     },
 ];
-pub(crate) const STATS: &[Arg] =
-    &[Arg { name: c"key", kind: KEY, token: None, flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, parts: &[] }];
+pub(crate) const STATS: &[Arg] = &[Arg { flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..LOCK }];
 pub(crate) const TOP: &[Arg] = &[arg(c"n", INTEGER), option(c"counter", STRING, c"BY")];
 pub(crate) const RAISE: &[Arg] = &[FENCE];
 
@@ -185,6 +187,7 @@ fn described(args: &[Arg], parts: &mut Vec<List>) -> List {
             type_: arg.kind,
             key_spec_index,
             token,
+            summary: arg.summary.map_or(ptr::null(), CStr::as_ptr),
             flags: arg.flags as c_int,
             subargs,
             ..END_OF_ARGS

@@ -54,9 +54,10 @@ pub(crate) fn top(_ctx: Ctx, words: &Words) -> Reply {
 
 const HELP: &[&str] = &[
     "FENCELOCK.ACQUIRE key owner ttl-ms [WAIT ms] [RETRY] [MAXHOLD ms] [DELAY ms] [EPHEMERAL]",
-    "    Grant the lock. Replies the fence, or null when it is busy or the wait ran out.",
+    "    Grant the lock for ttl-ms milliseconds; WAIT, MAXHOLD and DELAY are milliseconds too. Replies the fence, or null",
+    "    when it is busy or the wait ran out.",
     "FENCELOCK.EXTEND key owner ttl-ms [FENCE fence]",
-    "    Set the lease to ttl-ms from now. Replies the milliseconds left, or 0: the lease is no longer yours.",
+    "    Set the lease to ttl-ms milliseconds from now. Replies the milliseconds left, or 0: the lease is no longer yours.",
     "FENCELOCK.RELEASE key owner [FENCE fence | QUEUED]",
     "    End the lease. Replies 1, or 0: it is not yours. QUEUED: end the owner's waits too, after a call was given up.",
     "FENCELOCK.CHECK key fence",
