@@ -22,7 +22,7 @@ use fence::lock::args::{self, BadArgument};
 use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Now, State, Terms};
 use fence::lock::queue::{LockName, Queues};
 use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
-use fence::{Fence, FenceLimits, Issuer};
+use fence::{Brought, Fence, FenceLimits, Issuer};
 
 /// How long every operation takes: longer than a tick of the wheel, so that nothing that is due is left over.
 const STEP_US: u64 = 4_000;
@@ -30,7 +30,6 @@ const STEP_US: u64 = 4_000;
 const ORIGIN_US: u64 = 1_000_000_000;
 const DAY_US: u64 = 24 * 3_600 * 1_000_000;
 /// How far ahead of the clock a fence of a hash may be in Redis, and one of a row or a guard in PostgreSQL.
-const HASH_AHEAD_US: u64 = DAY_US;
 const ROW_AHEAD_US: u64 = 2 * DAY_US;
 const MAX_TTL: lease::Millis = lease::Millis(24 * 3_600 * 1_000);
 
@@ -245,7 +244,7 @@ impl World {
             [b"FENCELOCK.INSPECT", key] => Ok(hold.map_or("nil".into(), |hold| self.inspect(key, hold))),
             [b"FENCELOCK.RAISE", fence] => {
                 let fence = args::fence(fence).map_err(bad)?;
-                if !self.issuer.may_observe(fence, self.unix_us()) {
+                if !self.issuer.accepts(fence, Brought::ByRaise, self.unix_us()) {
                     return Err(format!("ERR fence {fence} is more than an hour ahead of the clock"));
                 }
                 self.issuer.observe(fence.get());
@@ -385,14 +384,14 @@ impl World {
         }
     }
 
-    fn accepted(&self, number: i64, max_ahead_us: u64) -> Option<Fence> {
-        FenceLimits { max: Fence::MAX, max_ahead_us }.accept(number, self.unix_us()).ok()
+    fn accepted(&self, number: i64) -> Option<Fence> {
+        FenceLimits { max: Fence::MAX, max_ahead_us: ROW_AHEAD_US }.accept(number, self.unix_us()).ok()
     }
 
     fn hash_fence(&self, word: &[u8]) -> Result<Fence, String> {
         let fence = args::fence(word).map_err(|bad| format!("ERR {bad}"))?;
-        let accepted = self.accepted(fence.get() as i64, HASH_AHEAD_US);
-        accepted.ok_or_else(|| format!("ERR fence {fence} is more than a day ahead of the clock"))
+        let accepted = self.issuer.accepts(fence, Brought::ByClaim, self.unix_us()).then_some(fence);
+        accepted.ok_or_else(|| format!("ERR fence {fence} is more than two days ahead of the clock"))
     }
 
     fn stamp(&self, resource: &[u8]) -> Result<Option<i64>, String> {
@@ -416,7 +415,7 @@ impl World {
             }
             _ => {}
         }
-        let Some(fence) = self.accepted(number(&fences[0]), ROW_AHEAD_US) else { return "LF005".into() };
+        let Some(fence) = self.accepted(number(&fences[0])) else { return "LF005".into() };
         let Some(stored) = stored else { return "P0002".into() };
         let step = match act {
             "claim" => Step::Claim,
@@ -438,7 +437,7 @@ impl World {
     }
 
     fn guard(&mut self, name: &str, fence: &str) -> String {
-        let Some(fence) = self.accepted(fence.parse().unwrap(), ROW_AHEAD_US) else { return "LF005".into() };
+        let Some(fence) = self.accepted(fence.parse().unwrap()) else { return "LF005".into() };
         match Entry::of(self.guards.get(name).copied(), fence) {
             Entry::Stale(_) => return "LF001".into(),
             Entry::Shared => {}

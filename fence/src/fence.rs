@@ -86,8 +86,29 @@ const fn follows_clock(number: i64) -> bool {
     number >= CLOCK_FENCES_FROM as i64 && number <= Fence::MAX as i64
 }
 
-/// How far past the clock a fence may be that a client brings, in microseconds: an hour, the skew of badly kept clocks.
-pub const AHEAD_MAX_US: u64 = 3_600 * 1_000_000;
+/// How a client brings a fence that this server may not know. Each may be further past the clock than the one before, so
+/// that what one has let in the next does not refuse. One wrong call must not use the numbers of years up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Brought {
+    /// RAISE: an hour, the skew of badly kept clocks.
+    ByRaise,
+    /// A dump that is restored: a day.
+    ByRestore,
+    /// A fence that claims a resource, or writes to it: two days.
+    ByClaim,
+}
+
+impl Brought {
+    /// How far past the clock the fence may be, in microseconds.
+    pub const fn ahead_us(self) -> u64 {
+        const HOUR_US: u64 = 3_600 * 1_000_000;
+        match self {
+            Brought::ByRaise => HOUR_US,
+            Brought::ByRestore => 24 * HOUR_US,
+            Brought::ByClaim => 48 * HOUR_US,
+        }
+    }
+}
 
 /// The source of fences of one server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -112,10 +133,21 @@ impl Issuer {
         Some(fence)
     }
 
-    /// Whether this server may take note of `fence` on a client's word, at the unix time `wall_us`: it was issued before,
-    /// or is at most [`AHEAD_MAX_US`] past the clock. One wrong call must not use the numbers of years up.
-    pub const fn may_observe(self, fence: Fence, wall_us: u64) -> bool {
-        fence.get() <= self.last || fence.get() <= wall_us.saturating_add(AHEAD_MAX_US)
+    /// Whether this server takes `fence` on a client's word, at the unix time `wall_us`: it was issued or observed here,
+    /// whatever the clock says now, or is not too far past the clock.
+    pub const fn accepts(self, fence: Fence, brought: Brought, wall_us: u64) -> bool {
+        fence.get() <= self.last || fence.get() <= wall_us.saturating_add(brought.ahead_us())
+    }
+
+    /// Takes note of the fence of a stored hold that is about to be changed: what replaces it must be larger. False, and
+    /// nothing noted, when it is further ahead than any server lets in: it was restored where nobody judged it. That one
+    /// lock can only be deleted then.
+    pub fn observe_stored(&mut self, fence: Fence, wall_us: u64) -> bool {
+        let accepted = self.accepts(fence, Brought::ByRestore, wall_us);
+        if accepted {
+            self.observe(fence.get());
+        }
+        accepted
     }
 
     /// Takes note of a fence issued elsewhere: none at or below it is issued from now on.
@@ -158,13 +190,29 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_word_moves_the_fences_an_hour_past_the_clock_at_most() {
+    fn a_clients_word_moves_the_fences_not_far_past_the_clock_and_each_tier_lets_in_what_the_one_before_has() {
+        let tiers = [Brought::ByRaise, Brought::ByRestore, Brought::ByClaim];
+        assert!(tiers.map(Brought::ahead_us).is_sorted_by(|one, next| one < next));
+        for tier in tiers {
+            let mut issuer = Issuer::default();
+            let at = |after: u64| Fence::new(100 + tier.ahead_us() + after).unwrap();
+            assert!(issuer.accepts(at(0), tier, 100));
+            assert!(!issuer.accepts(at(1), tier, 100));
+            issuer.observe(at(1).get());
+            assert!(issuer.accepts(at(1), tier, 100), "it is this server's own now");
+            assert!(issuer.accepts(at(1), tier, 0), "whatever the clock says");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_observed_before_it_is_replaced_unless_nobody_can_have_let_it_in() {
         let mut issuer = Issuer::default();
-        let (near, far) = (Fence::new(100 + AHEAD_MAX_US).unwrap(), Fence::new(101 + AHEAD_MAX_US).unwrap());
-        assert!(issuer.may_observe(near, 100));
-        assert!(!issuer.may_observe(far, 100));
-        issuer.observe(far.get());
-        assert!(issuer.may_observe(far, 100));
+        let stored = |number| Fence::new(number).unwrap();
+        assert!(issuer.observe_stored(stored(100 + Brought::ByRestore.ahead_us()), 100));
+        assert_eq!(issuer.issue(100).unwrap().get(), 101 + Brought::ByRestore.ahead_us());
+        let before = issuer;
+        assert!(!issuer.observe_stored(stored(Fence::MAX), 100));
+        assert_eq!(issuer, before);
     }
 
     #[test]

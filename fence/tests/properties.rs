@@ -396,7 +396,7 @@ proptest! {
             *flags &= 0xdf;
         }
         if let Ok(record) = decode(&bytes) {
-            for route in [Route::Stream, Route::File] {
+            for route in [Route::Stream, Route::File, Route::Travel] {
                 let lease = record.lease(Clocks { steady_us, wall_us }, route);
                 lease.state(steady_us);
                 lease.left(steady_us);

@@ -34,10 +34,20 @@ pub(crate) fn served(ctx: Ctx, name: Name) -> Served {
     if !server.in_cluster.get() {
         return Served::Here;
     }
-    server.probing.set(true);
-    let served = ctx.probe(PROBE, name);
-    server.probing.set(false);
+    let served = ask(ctx, name);
     server.refusals.borrow_mut().note(name.bytes(), served, server.steady_us());
+    served
+}
+
+/// Whether another server serves the key now. Takes note of nothing: the slot may be on its way here.
+pub(crate) fn is_elsewhere(ctx: Ctx, name: Name) -> bool {
+    ask(ctx, name) == Served::Elsewhere
+}
+
+fn ask(ctx: Ctx, name: Name) -> Served {
+    server().probing.set(true);
+    let served = ctx.probe(PROBE, name);
+    server().probing.set(false);
     served
 }
 

@@ -49,7 +49,6 @@ callback! {
             }
         };
         Slot::apply(ctx, key, &record, route);
-        ctx.replicate_verbatim();
         ctx.reply_ok()
     }
 }

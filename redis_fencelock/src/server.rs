@@ -12,12 +12,13 @@ use fence::cluster::Refusals;
 use fence::lock::codec::{self, Clocks, Record, Route, Stamp};
 use fence::lock::lease::{Hold, Millis, Now};
 use fence::lock::queue::{LockName, Queues};
-use fence::{Fence, Issuer};
+use fence::{Brought, Fence, Issuer};
 use redis_module::raw;
 
+use crate::cluster;
 use crate::config::Warned;
 use crate::counters::Stats;
-use crate::ffi::Ctx;
+use crate::ffi::{Ctx, OwnName};
 use crate::lock::index::Index;
 use crate::lock::value::Value;
 use crate::queue::ephemeral::Bindings;
@@ -193,22 +194,41 @@ impl Server {
     /// Makes the value of a record that the keyspace is about to store, and indexes it.
     pub fn take_in(&self, record: &[u8], arrival: Arrival) -> Result<Value, String> {
         let record = codec::decode(record).map_err(|corrupt| format!("{corrupt:?}"))?;
-        if self.is_users_restore() {
-            let fence = record.fence();
-            // A server that counts without the clock must not be lifted to its height by one dump.
-            if !self.issuer().may_observe(fence, self.now(self.clocks()).wall_us) {
-                return Err(format!("fence {fence} is more than an hour ahead of the clock"));
-            }
-            // RESTORE may still drop what it has loaded, without a word.
-            reaper::start_sweep();
+        if self.is_loading() {
+            let route = if self.from_primary.get() { Route::Stream } else { Route::File };
+            return Ok(self.apply(&record, route, arrival));
         }
-        let route = if self.from_primary.get() { Route::Stream } else { Route::File };
-        Ok(self.apply(&record, route, arrival))
+        // RESTORE may still drop what it has loaded, without a word.
+        reaper::start_sweep();
+        if !self.is_primary.get() {
+            // Whoever comes from the link was judged by its primary, whose own record follows. Anybody else is a client of a
+            // replica that lets clients write, and must not raise the fences of a primary to be.
+            return Ok(self.place(&record, Route::Travel, arrival));
+        }
+        let fence = record.fence();
+        // A server that counts without the clock must not be lifted to its height by one dump.
+        let accepted = self.issuer().accepts(fence, Brought::ByRestore, self.now(self.clocks()).wall_us);
+        if !accepted && !self.imports(&arrival) {
+            return Err(format!("fence {fence} is more than a day ahead of the clock"));
+        }
+        self.reaper.send_later(arrival.db, arrival.key);
+        Ok(self.apply(&record, Route::Travel, arrival))
+    }
+
+    /// Whether a key that is restored comes from the server that still serves its slot, and is not a user's: a user is sent
+    /// there.
+    fn imports(&self, arrival: &Arrival) -> bool {
+        let (ctx, name) = (self.detached.get(), OwnName::new(arrival.key));
+        self.in_cluster.get() && ctx.select_db(arrival.db) && cluster::is_elsewhere(ctx, name.0)
     }
 
     /// Makes the value of a record that came by `route`, and indexes it.
     pub fn apply(&self, record: &Record, route: Route, arrival: Arrival) -> Value {
         self.observe(record.fence().get());
+        self.place(record, route, arrival)
+    }
+
+    fn place(&self, record: &Record, route: Route, arrival: Arrival) -> Value {
         self.add(&Hold { lease: record.lease(self.exact_clocks(), route), owner: record.owner }, arrival)
     }
 
@@ -248,10 +268,6 @@ impl Server {
     pub fn is_loading(&self) -> bool {
         let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
         Ctx(std::ptr::null_mut()).flags() & loading != 0
-    }
-
-    fn is_users_restore(&self) -> bool {
-        self.is_primary.get() && !self.is_loading()
     }
 }
 

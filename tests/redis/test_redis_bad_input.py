@@ -128,8 +128,8 @@ def cases():
         yield f"WRITE {name}", ("WRITE", RESOURCE, value, "field", "new"), f"ERR {FENCE}"
         yield f"RAISE {name}", ("RAISE", value), f"ERR {FENCE}"
     far = str(FENCE_MAX)
-    yield "CLAIM far ahead", ("CLAIM", RESOURCE, far), "more than a day ahead of the clock"
-    yield "WRITE far ahead", ("WRITE", RESOURCE, far, "field", "new"), "more than a day ahead of the clock"
+    yield "CLAIM far ahead", ("CLAIM", RESOURCE, far), "more than two days ahead of the clock"
+    yield "WRITE far ahead", ("WRITE", RESOURCE, far, "field", "new"), "more than two days ahead of the clock"
     yield "RAISE far ahead", ("RAISE", far), "more than an hour ahead of the clock"
     soon = str(time.time_ns() // 1_000 + 2 * HOUR_US)
     yield "RAISE two hours ahead", ("RAISE", soon), "more than an hour ahead of the clock"

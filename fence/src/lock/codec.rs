@@ -70,7 +70,13 @@ pub enum Route {
     Stream,
     /// From a file: the wall time since it was written has passed. A clock that stepped back prolongs nothing.
     File,
+    /// By DUMP and RESTORE, maybe to another host: the two wall clocks may differ. Up to [`TRAVEL_MAX_US`] of apparent age
+    /// are taken for that, and nothing has passed; a dump that is older was kept somewhere, as in a file.
+    Travel,
 }
+
+/// The largest difference of two hosts' wall clocks for which a lease does not get shorter when it travels: a minute.
+pub const TRAVEL_MAX_US: u64 = 60 * 1_000_000;
 
 /// The time of the reader or writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -253,9 +259,17 @@ impl Record<'_> {
 
     /// The lease on the reader's clock.
     pub fn lease(&self, clocks: Clocks, route: Route) -> Lease {
+        let age_us = clocks.wall_us.saturating_sub(self.written_us);
         let passed_us = match route {
             Route::Stream => 0,
-            Route::File => clocks.wall_us.saturating_sub(self.written_us),
+            Route::File => age_us,
+            Route::Travel => {
+                if age_us <= TRAVEL_MAX_US {
+                    0
+                } else {
+                    age_us
+                }
+            }
         };
         let written_us = clocks.steady_us.saturating_sub(passed_us);
         let granted_us = written_us.saturating_sub(self.held_us);
@@ -325,6 +339,19 @@ mod tests {
         assert_eq!(lease.deadline_us - reader.steady_us, 17_000_000);
         assert_eq!(reader.steady_us - lease.granted_us, 13_000_000);
         assert_eq!(lease.limit_us - lease.granted_us, 60_000_000);
+    }
+
+    #[test]
+    fn a_lease_that_travels_between_clocks_that_differ_keeps_its_time_and_an_old_dump_does_not() {
+        let long = Lease { deadline_us: 31_000_000 + TRAVEL_MAX_US, ..PLAIN };
+        let bytes = encoded(long);
+        let left_s = |age_us: i64| {
+            let reader = Clocks { steady_us: 900_000_000, wall_us: WRITTEN.wall_us.saturating_add_signed(age_us) };
+            (decode(&bytes).unwrap().lease(reader, Route::Travel).deadline_us - reader.steady_us) / 1_000_000
+        };
+        let minute_us = TRAVEL_MAX_US as i64;
+        assert_eq!([0, -minute_us, minute_us, -9 * minute_us].map(left_s), [80, 80, 80, 80]);
+        assert_eq!(left_s(minute_us + 1_000_000), 80 - 61);
     }
 
     #[test]

@@ -7,17 +7,17 @@ use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
 
-use fence::Fence;
 use fence::lock::args::{self, BadArgument};
 use fence::lock::codec::Clocks;
 use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
 use fence::lock::queue::LockName;
+use fence::{Brought, Fence};
 use redis_module::raw;
 
 use crate::commands::{info, resource};
 use crate::counters::{Count, NAME_FIELDS, NameStats};
 use crate::ffi::{Ctx, INTERNAL_ERROR, Key, Name, NotPropagated, callback};
-use crate::lock::slot::{Event, Slot, WRONG_TYPE, WrongType};
+use crate::lock::slot::{AHEAD_OF_ALL, Event, Slot, WRONG_TYPE, WrongType};
 use crate::queue::handover;
 use crate::queue::waiters::{self, NotQueued};
 use crate::replication::FLOOR;
@@ -223,7 +223,7 @@ fn raise(ctx: Ctx, words: &Words) -> Reply {
         return Err(Answer::read_only());
     }
     if fence.get() > server().issuer().last() {
-        if !server().issuer().may_observe(fence, server().clocks().wall_us) {
+        if !server().issuer().accepts(fence, Brought::ByRaise, server().clocks().wall_us) {
             return Err(Answer::Error(format!(
                 "ERR fence {fence} is more than an hour ahead of the clock: it would never be caught up"
             )));
@@ -240,7 +240,11 @@ fn open_to_write(ctx: Ctx, key: Name) -> Result<Slot, Answer> {
     if !server().is_primary.get() {
         return Err(Answer::read_only());
     }
-    Ok(Slot::open_in_command(ctx, key)?)
+    let slot = Slot::open_in_command(ctx, key)?;
+    if !slot.observe_stored() {
+        return Err(Answer::Error(AHEAD_OF_ALL.into()));
+    }
+    Ok(slot)
 }
 
 impl Answer {

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use fence::lock::args::{self, STAMP};
 use fence::lock::queue::LockName;
 use fence::resource::{Step, Verdict, read_stamp};
-use fence::{Fence, FenceLimits, FenceRefused};
+use fence::{Brought, Fence};
 
 use crate::commands::lock::{Answer, Reply, Words};
 use crate::counters::Count;
@@ -18,9 +18,6 @@ use crate::lock::slot::WRONG_TYPE;
 use crate::server::server;
 
 const HSET: &CStr = c"HSET";
-
-/// How far ahead of the clock a caller's fence may be: one wrong call must not shut a resource for years.
-const AHEAD_US: u64 = 24 * 3_600 * 1_000_000;
 
 /// `FENCELOCK.CLAIM resource fence`
 pub(crate) fn claim(ctx: Ctx, words: &Words) -> Reply {
@@ -79,15 +76,14 @@ pub(crate) fn write(ctx: Ctx, words: &Words) -> Reply {
 
 fn fence_of(word: &[u8]) -> Result<Fence, Answer> {
     let fence = args::fence(word)?;
-    let limits = FenceLimits { max: Fence::MAX, max_ahead_us: AHEAD_US };
-    limits.accept(fence.get() as i64, server().clocks().wall_us).map_err(|refused| match refused {
-        FenceRefused::AheadOfClock(horizon) => Answer::Error(format!(
-            "ERR fence {fence} is more than a day ahead of the clock: the largest accepted now is {horizon}"
-        )),
-        FenceRefused::NotPositive | FenceRefused::AboveMax(_) => {
-            Answer::Error(format!("ERR fence {fence} is no fence"))
-        }
-    })
+    let wall_us = server().clocks().wall_us;
+    if server().issuer().accepts(fence, Brought::ByClaim, wall_us) {
+        return Ok(fence);
+    }
+    let horizon = wall_us.saturating_add(Brought::ByClaim.ahead_us());
+    Err(Answer::Error(format!(
+        "ERR fence {fence} is more than two days ahead of the clock: the largest accepted now is {horizon}"
+    )))
 }
 
 /// The stamp of the resource; `None` when it was never claimed.

@@ -11,6 +11,7 @@ use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Record, Route};
 use fence::lock::ending::Ending;
 use fence::lock::lease::{Hold, Lease, State};
 use fence::lock::queue::LockName;
+use redis_module::raw;
 
 use crate::counters::Count;
 use crate::ffi::{Content, Ctx, Key, Name, NotPropagated};
@@ -25,6 +26,9 @@ pub(crate) struct WrongType;
 
 /// What a client is told then.
 pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// What a client is told of a lock whose fence no server can have let in.
+pub(crate) const AHEAD_OF_ALL: &str = "ERR the stored fence of this lock is more than a day ahead of the clock: it was restored on a replica; DEL the key";
 
 /// An open key that holds a lock or nothing.
 pub(crate) struct Slot {
@@ -115,6 +119,20 @@ impl Slot {
         self.value.as_ref().map(Value::hold)
     }
 
+    /// Takes note of the fence that is there, before it is changed. False when no server can have let it in.
+    #[inline(always)]
+    pub fn observe_stored(&self) -> bool {
+        let Some(value) = self.value else { return true };
+        let (server, fence) = (server(), value.fence());
+        if fence.get() <= server.issuer().last() {
+            return true;
+        }
+        let mut issuer = server.issuer();
+        let accepted = issuer.observe_stored(fence, server.now(server.clocks()).wall_us);
+        server.set_issuer(issuer);
+        accepted
+    }
+
     pub fn holds(&self, value: Value) -> bool {
         self.value == Some(value)
     }
@@ -156,6 +174,8 @@ impl Slot {
             self.ctx.replicate_end(END, self.name, lease.fence.get(), word)?;
         }
         self.note_end(now_us);
+        // The next grant is above it.
+        self.observe_stored();
         self.value = None;
         server().index.borrow_mut().remove(value);
         self.key.delete();
@@ -164,6 +184,9 @@ impl Slot {
     }
 
     /// Stores what the primary or the append-only file sends, whatever was there.
+    ///
+    /// The append-only file of a replica gets the replica's own record, by its own wall clock: that is the clock by which it
+    /// will be read. Replicas of a replica get the primary's stream as it is.
     pub fn apply(ctx: Ctx, name: Name, record: &Record, route: Route) {
         let key = ctx.open(name);
         let value = match key.content() {
@@ -176,6 +199,11 @@ impl Slot {
             slot.key.clear_expire();
         }
         ctx.signal_modified(name);
+        let keeps_file = route == Route::Stream && ctx.flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
+        // What is not propagated has been logged.
+        if !keeps_file || slot.propagate_hold(server().exact_clocks(), record.notes).is_err() {
+            ctx.replicate_verbatim();
+        }
     }
 
     /// Removes the hold that has ended as the primary or the append-only file says; a later one stays.
@@ -256,7 +284,10 @@ impl Slot {
 
     /// Sends the hold that is there to the replicas once more, with the time that is left now. Nothing else changes.
     pub fn send_again(&self, clocks: Clocks) -> Result<(), NotPropagated> {
-        let notes = Notes { keeps_expire: true, ..Notes::default() };
+        self.propagate_hold(clocks, Notes { keeps_expire: true, ..Notes::default() })
+    }
+
+    fn propagate_hold(&self, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
         self.hold().map_or(Ok(()), |hold| self.propagate(&hold, clocks, notes))
     }
 

@@ -140,14 +140,18 @@ impl Value {
         let header = self.header();
         let (limit_us, delay_us) = if self.has(HAS_TERMS) { self.terms() } else { (u64::MAX, 0) };
         Lease {
-            // Only numbers that are fences are ever stored.
-            fence: Fence::new(header.fence).unwrap_or_else(|| unreachable!()),
+            fence: self.fence(),
             granted_us: header.granted_us,
             deadline_us: header.deadline_us,
             limit_us,
             delay_us,
             ephemeral: self.has(EPHEMERAL),
         }
+    }
+
+    pub fn fence(&self) -> Fence {
+        // Only numbers that are fences are ever stored.
+        Fence::new(self.header().fence).unwrap_or_else(|| unreachable!())
     }
 
     pub fn owner(&self) -> &[u8] {

@@ -10,7 +10,7 @@ use fence::lock::queue::LockName;
 use crate::cluster;
 use crate::counters::Count;
 use crate::ffi::{Ctx, NotPropagated, OwnName};
-use crate::lock::slot::{Slot, WRONG_TYPE};
+use crate::lock::slot::{AHEAD_OF_ALL, Slot, WRONG_TYPE};
 use crate::queue::waiters;
 use crate::server::server;
 
@@ -69,6 +69,10 @@ fn serve(slot: &mut Slot, lock: LockName) -> Result<bool, NotPropagated> {
     end_late_waits(lock, clocks.steady_us);
     let head = server.queues.borrow().head(lock).map(|(ticket, waiter)| (ticket, waiter.clone()));
     let Some((ticket, waiter)) = head else { return Ok(false) };
+    if !slot.observe_stored() {
+        waiters::refuse_all(lock, AHEAD_OF_ALL);
+        return Ok(false);
+    }
     let mut issuer = server.issuer();
     let Ok(lease) = lease::grant(waiter.terms, &mut issuer, server.now(clocks)) else {
         waiters::refuse_all(lock, "ERR all fences are issued");

@@ -5,6 +5,7 @@
 //! Invariant: it writes only on a primary, while writes may be replicated, and to keys that this server serves.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 
 use fence::Fence;
@@ -58,12 +59,25 @@ pub(crate) struct Reaper {
     sweep: Cell<Option<Sweep>>,
     walk: RefCell<Option<Walk>>,
     resend: Cell<Option<Resend>>,
+    /// Locks that were restored here, whose own record is to be sent.
+    restored: RefCell<VecDeque<(i32, Box<[u8]>)>>,
+    /// When to go on with them.
+    restored_due_us: Cell<u64>,
     /// When the walk goes on.
     walk_due_us: Cell<u64>,
     /// The last issued fence is to be sent into the append-only file.
     floor_due: Cell<bool>,
     /// The settings of the server are to be looked at.
     settings_due: Cell<bool>,
+}
+
+impl Reaper {
+    /// Has this server's own record of a lock sent when it is there: what was restored was written elsewhere, by another
+    /// wall clock, and replicas and files get no other.
+    pub fn send_later(&self, db: i32, name: &[u8]) {
+        self.restored.borrow_mut().push_back((db, name.into()));
+        arm_now();
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -216,6 +230,7 @@ fn write(ctx: Ctx) {
     undo_grants(ctx);
     end_ephemeral(ctx);
     resend(ctx);
+    send_restored(ctx);
     for_a_slice(|budget| {
         let Some((db, name)) = server.queues.borrow_mut().pop_look(server.steady_us(), budget) else { return false };
         handover::look(ctx, LockName { db, name: &name });
@@ -267,6 +282,39 @@ fn resend(ctx: Ctx) {
     server.reaper.resend.set(next.map(|from| Resend { from, due_us }));
     if next.is_some() {
         arm_in(1);
+    }
+}
+
+/// Sends records of locks that were restored here. One whose slot is not served yet waits, as long as it is there.
+fn send_restored(ctx: Ctx) {
+    let server = server();
+    let Reaper { restored, restored_due_us, .. } = &server.reaper;
+    if restored.borrow().is_empty() {
+        return;
+    }
+    if server.steady_us() < restored_due_us.get() {
+        return arm(restored_due_us.get());
+    }
+    for_a_slice(|budget| {
+        *budget -= 1;
+        let Some((db, name)) = restored.borrow_mut().pop_front() else { return false };
+        let own = OwnName::new(&name);
+        if !ctx.select_db(db) || !matches!(Slot::look(ctx, own.0), Ok(Some(_))) {
+            return *budget > 0;
+        }
+        if cluster::served(ctx, own.0) != Served::Here {
+            restored.borrow_mut().push_back((db, name));
+            restored_due_us.set(server.steady_us() + NOT_SERVED_RETRY_US);
+            *budget = (*budget).max(1); // the slice ends
+            return false;
+        }
+        if let Ok(slot) = Slot::open(ctx, own.0) {
+            _ = slot.send_again(server.clocks());
+        }
+        *budget > 0
+    });
+    if !restored.borrow().is_empty() {
+        arm(restored_due_us.get().max(server.steady_us() + 1_000));
     }
 }
 

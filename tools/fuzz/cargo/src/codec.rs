@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     let (Some(steady_us), Some(wall_us)) = (input.number(), input.number()) else { return };
     let Ok(record) = decode(input.0) else { return };
     let clocks = Clocks { steady_us: steady_us % MIDDLE_US, wall_us };
-    for route in [Route::Stream, Route::File] {
+    for route in [Route::Stream, Route::File, Route::Travel] {
         let lease = record.lease(clocks, route);
         assert!(lease.left(clocks.steady_us) <= LONGEST);
         assert!(lease.max_hold_left(clocks.steady_us).is_none_or(|left| left <= LONGEST));
