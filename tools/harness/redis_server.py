@@ -100,11 +100,12 @@ class RedisServer:
         """Everything it has written to its log."""
         return self._log.read_text(errors="replace")
 
-    def cli(self, *args):
-        """Run redis-cli with these arguments and return what it prints, without the last newline."""
+    def cli(self, *args, stdin=None):
+        """Run redis-cli with these arguments, and a file to read, and return what it prints, without the last newline."""
         done = subprocess.run(
             [str(word) for word in self.cli_command(*args)],
             env=self._environment(),
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
