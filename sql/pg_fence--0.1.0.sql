@@ -722,18 +722,6 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.refuse() IS
 'Refuses a write: the triggers that fence_protect() makes.';
 
-CREATE FUNCTION fence_internals.moves()
-RETURNS trigger
-AS 'MODULE_PATHNAME', 'pg_fence_moves'
-LANGUAGE c
-VOLATILE
-CALLED ON NULL INPUT
-SECURITY INVOKER
-PARALLEL UNSAFE;
-
-COMMENT ON FUNCTION fence_internals.moves() IS
-'Tells rows that move between partitions from new ones: the triggers that fence_protect() makes.';
-
 CREATE FUNCTION fence_internals.trigger_column(
     condition pg_node_tree,
     kind smallint
@@ -755,7 +743,6 @@ WITH RECURSIVE ours AS (
         t.tgrelid,
         t.tgname,
         t.tgtype,
-        t.tgfoid,
         CASE
             WHEN t.tgenabled OPERATOR(pg_catalog.=) 'A'::pg_catalog."char" THEN true
             WHEN t.tgenabled OPERATOR(pg_catalog.=) 'O'::pg_catalog."char"
@@ -773,10 +760,7 @@ WITH RECURSIVE ours AS (
             AND (pg_catalog.mod(t.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1)
                 OPERATOR(pg_catalog.=) (t.tgqual IS NOT NULL) AS is_as_made
     FROM pg_catalog.pg_trigger AS t
-    WHERE t.tgfoid OPERATOR(pg_catalog.=) ANY (
-        ARRAY['fence_internals.refuse()'::pg_catalog.regprocedure, 'fence_internals.moves()'::pg_catalog.regprocedure]
-        ::pg_catalog.oid[]
-    )
+    WHERE t.tgfoid OPERATOR(pg_catalog.=) 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid
 ),
 member (relid) AS (
     SELECT tgrelid
@@ -787,26 +771,12 @@ member (relid) AS (
     JOIN pg_catalog.pg_inherits AS i ON i.inhparent OPERATOR(pg_catalog.=) m.relid
 ),
 -- What pg_trigger.tgtype says of each trigger that is needed, and of which kinds of relations.
-needed (place, what, tgtype, tgfoid, relkinds) AS (
+needed (place, what, tgtype, relkinds) AS (
     VALUES
-        (1, 'UPDATE', 17::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rpf'),
-        (2, 'DELETE', 9::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rpf'),
-        (3, 'INSERT', 5::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rf'),
-        (4, 'TRUNCATE', 34::smallint, 'fence_internals.refuse()'::pg_catalog.regprocedure::pg_catalog.oid, 'rpf'),
-        (
-            5,
-            'the begin of row moves',
-            18::smallint,
-            'fence_internals.moves()'::pg_catalog.regprocedure::pg_catalog.oid,
-            'p'
-        ),
-        (
-            6,
-            'the end of row moves',
-            16::smallint,
-            'fence_internals.moves()'::pg_catalog.regprocedure::pg_catalog.oid,
-            'p'
-        )
+        (1, 'UPDATE', 17::smallint, 'rpf'),
+        (2, 'DELETE', 9::smallint, 'rpf'),
+        (3, 'INSERT', 5::smallint, 'rf'),
+        (4, 'TRUNCATE', 34::smallint, 'rpf')
 ),
 -- The column that most row triggers name: one that names another was altered.
 fence_column (relid, attnum) AS (
@@ -833,7 +803,6 @@ SELECT
                 FROM ours AS o
                 WHERE o.tgrelid OPERATOR(pg_catalog.=) c.oid
                     AND o.tgtype OPERATOR(pg_catalog.=) n.tgtype
-                    AND o.tgfoid OPERATOR(pg_catalog.=) n.tgfoid
             ),
             'no trigger'
         )
@@ -844,7 +813,6 @@ SELECT
                 FROM ours AS o
                 WHERE o.tgrelid OPERATOR(pg_catalog.=) c.oid
                     AND o.tgtype OPERATOR(pg_catalog.=) n.tgtype
-                    AND o.tgfoid OPERATOR(pg_catalog.=) n.tgfoid
                     AND o.fires
                     AND o.is_as_made
                     AND CASE
@@ -1001,7 +969,6 @@ GRANT EXECUTE ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, 
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_internals.moves() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
 
 -- The names of guards and the fences are for those who watch the server.

@@ -79,7 +79,6 @@ sql_functions! {
     pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => passes::refuses_update;
     pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::refuses_delete;
     pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => passes::refuses_insert;
-    pg_fence_moves, pg_finfo_pg_fence_moves => passes::moves;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;
     pg_fence_stat, pg_finfo_pg_fence_stat => stats::stat;

@@ -234,7 +234,6 @@ class Session:
                 f"SELECT fence_internals.refuses_delete({self.relation_row()}, {self.fence()}, NULL)",
                 f"SELECT fence_internals.refuses_insert({self.relation_row().rpartition(',')[0]}, {self.fence()}, NULL)",
                 "SELECT fence_internals.refuse()",
-                "SELECT fence_internals.moves()",
                 f"SELECT fence_internals.trigger_column(tgqual, {self.pick(['tgtype', '1::smallint', 'NULL', '(-1)::smallint'])}) FROM pg_trigger",
                 "SELECT * FROM fence_protected",
                 "SELECT * FROM pg_stat_fence",
@@ -374,7 +373,7 @@ class Session:
                 "PERFORM fence_unprotect(TG_RELID::regclass); RETURN NEW;",
             ]
         )
-        ours = self.pick(["fence_internals.refuse()", "fence_internals.moves()"])
+        ours = "fence_internals.refuse()"
         when = self.pick(["BEFORE UPDATE", "AFTER UPDATE", "BEFORE DELETE", "AFTER INSERT", "BEFORE INSERT OR UPDATE"])
         each = self.pick(["ROW", "ROW", "STATEMENT"])
         condition = self.pick(

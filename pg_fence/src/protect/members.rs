@@ -57,6 +57,12 @@ pub fn for_triggers(table: Oid) -> Vec<Member> {
     }
 }
 
+/// Whether a table is a partition.
+pub fn is_partition(table: Oid) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::get_rel_relispartition(table) }
+}
+
 /// The partitioned tables above a partition, the nearest first; none for other tables.
 pub fn partition_ancestors(table: Oid) -> Vec<Oid> {
     // SAFETY: the list is one of oids; the function may be asked for partitions alone.
@@ -99,9 +105,7 @@ pub fn made_triggers(relation: Oid) -> Vec<Made> {
         let triggers = (*open).trigdesc.as_ref().map_or(&[][..], |all| {
             std::slice::from_raw_parts(all.triggers, usize::try_from(all.numtriggers).unwrap_or(0))
         });
-        let made = triggers.iter().filter(|trigger| {
-            [FUNCTION, c"moves"].iter().any(|function| server::is_function(trigger.tgfoid, schema, function))
-        });
+        let made = triggers.iter().filter(|trigger| server::is_function(trigger.tgfoid, schema, FUNCTION));
         let made = made
             .map(|trigger| Made {
                 name: server::owned(CStr::from_ptr(trigger.tgname)),

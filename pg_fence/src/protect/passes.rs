@@ -1,41 +1,61 @@
 //! What opens a protected table to a write: the change that a function of this library is making, or a fence that the
 //! transaction uses. The triggers of protected tables ask here for every row.
 //!
-//! Invariants: nothing here outlives its transaction, its savepoint, or (a change of ours) its statement; a change of
-//! ours opens the gate once, for statements at the same depth of triggers as its own, so neither the triggers nor the
-//! cascades that it sets off pass with it.
+//! A change of ours is known by what it is, not by when it happens: by its query, its table (or a partition of it) and
+//! the key of its row, and it passes once. So neither the triggers and cascades that it sets off pass with it, nor a
+//! function in a policy or a constraint. A row that moves between partitions is deleted in one and inserted into the
+//! other by one query; the deleted version says that it has moved, and the insertion that follows in the query must
+//! keep the fence. Invariant: nothing here outlives its transaction, its savepoint, its statement (a change of ours) or
+//! its query (a move).
 
 use crate::errors::{Refused, UnfencedWrite};
+use crate::protect::members;
 use crate::row::change::accepted_number;
+use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::{self, MainThread};
+use crate::table::executor::{self, Query};
+use crate::table::relation::Table;
 use crate::table::statement::Verb;
+use crate::table::stored::{Place, Stored};
 use fence::Fence;
 use fence::resource::{PlainVerdict, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
+use std::rc::Rc;
 
 /// Every written row is compared with each; a transaction has a few locks.
 const MAX_IN_USE: usize = 1_000;
 
 #[derive(Default)]
 struct Passes {
-    own: Cell<Option<OwnChange>>,
+    own: RefCell<Option<Rc<OwnChange>>>,
     in_use: RefCell<Vec<InUse>>,
-    updates: RefCell<Vec<RunningUpdate>>,
+    moves: RefCell<Vec<Move>>,
 }
 
 /// The change that a function of this library is making.
-#[derive(Clone, Copy)]
 struct OwnChange {
     verb: Verb,
     fence: i64,
-    depth: i32,
-    is_spent: bool,
+    table: Oid,
+    key: Vec<KeyPart>,
+    /// The query that ran when the change began: not that of the change.
+    around: Query,
+    is_spent: Cell<bool>,
     /// Spent on a row that was left with another fence.
-    is_put_back: bool,
+    is_put_back: Cell<bool>,
+}
+
+/// A column of the key of a row, and its value.
+struct KeyPart {
+    column: CString,
+    /// The operator that compares them, in this collation.
+    operator: Oid,
+    collation: Oid,
+    value: Datum,
 }
 
 /// A fence that the transaction uses.
@@ -44,16 +64,15 @@ struct InUse {
     since: pg_sys::SubTransactionId,
 }
 
-/// An UPDATE of a partitioned table that is under way. It can move rows, which fires the triggers of a DELETE and of
-/// an INSERT.
-struct RunningUpdate {
-    table: Oid,
-    depth: i32,
-    since: pg_sys::SubTransactionId,
+/// A row that a query has deleted in one partition, to insert it into another.
+struct Move {
+    query: Query,
+    /// The fence that it must keep; none once it has been inserted.
+    keeps: Option<i64>,
 }
 
 static PASSES: MainThread<Passes> =
-    MainThread(Passes { own: Cell::new(None), in_use: RefCell::new(Vec::new()), updates: RefCell::new(Vec::new()) });
+    MainThread(Passes { own: RefCell::new(None), in_use: RefCell::new(Vec::new()), moves: RefCell::new(Vec::new()) });
 
 /// Asks the server to tell about the ends of transactions and savepoints. Called once, when the library is loaded.
 pub fn watch_transactions() {
@@ -66,31 +85,38 @@ pub fn watch_transactions() {
 
 /// Opens the gate for one row, as long as the answer lives.
 #[must_use]
-pub struct OwnPass(Option<OwnChange>);
+pub struct OwnPass(Option<Rc<OwnChange>>);
 
 impl OwnPass {
-    /// For a change of this kind that stamps this fence or relies on it.
-    pub fn new(verb: Verb, fence: i64) -> OwnPass {
-        let own = OwnChange { verb, fence, depth: server::trigger_depth(), is_spent: false, is_put_back: false };
-        OwnPass(PASSES.own.replace(Some(own)))
+    /// For a change of this kind of this row, which stamps this fence or relies on it. Where the table has no trigger
+    /// that would ask, the gate is shut meanwhile.
+    pub fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
+        let own = table.may_be_protected.then(|| {
+            let parts = table.key.iter().zip(&key.fits).zip(&key.values).map(|((column, fit), value)| {
+                let (column, operator, value) = (table.key_column(column), fit.operator, value.datum);
+                KeyPart { column: column.name.clone(), operator, collation: column.collation, value }
+            });
+            let (is_spent, is_put_back) = (Cell::new(false), Cell::new(false));
+            let (table, key, around) = (table.oid, parts.collect(), executor::running());
+            Rc::new(OwnChange { verb, fence, table, key, around, is_spent, is_put_back })
+        });
+        OwnPass(PASSES.own.replace(own))
     }
-}
 
-impl OwnPass {
     /// Ends it, after the change has reached this many rows. Answers how it was used for a row that the change did not
-    /// reach, or not as it says: by a function in an expression or a policy of the table.
+    /// reach, or not as it says: by a rule or a function in an expression or a policy of the table.
     pub fn end(self, rows: u64) -> Option<UnfencedWrite> {
-        let own = PASSES.own.get()?;
+        let own = PASSES.own.borrow().clone()?;
         match rows {
-            1 => own.is_put_back.then_some(UnfencedWrite::FenceChanged),
-            _ => own.is_spent.then_some(UnfencedWrite::NoFence(own.verb.command())),
+            1 => own.is_put_back.get().then_some(UnfencedWrite::FenceChanged),
+            _ => own.is_spent.get().then_some(UnfencedWrite::NoFence(own.verb.command())),
         }
     }
 }
 
 impl Drop for OwnPass {
     fn drop(&mut self) {
-        PASSES.own.set(self.0);
+        PASSES.own.replace(self.0.take());
     }
 }
 
@@ -115,39 +141,42 @@ pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
 /// text)`: whether a row of a protected table may not be updated.
 pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
     let (old, new) = (call.number(3), call.number(4));
-    let passes = (old == new && judge(old) == PlainVerdict::Accepted) || PASSES.own_change_of(old, Event::Update(new));
+    let passes = (old == new && judge(old) == PlainVerdict::Accepted) || PASSES.own_updates(call, old, new);
     Ok(Reply::Value(Datum::from(!passes)))
 }
 
-/// `refuses_delete(relation oid, row_id tid, written_by xid, old_fence bigint, old_owner text)`: whether a row of a protected table may not be deleted.
+/// `refuses_delete(relation oid, row_id tid, written_by xid, old_fence bigint, old_owner text)`: whether a row of a
+/// protected table may not be deleted.
 pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let old = call.number(3);
-    let passes = judge(old) == PlainVerdict::Accepted || PASSES.own_change_of(old, Event::Delete);
-    Ok(Reply::Value(Datum::from(!passes)))
-}
-
-/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a protected table.
-pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
-    const NEVER_CLAIMED: i64 = 0;
-    let new = call.number(2);
-    let is_new_row = new.unwrap_or(NEVER_CLAIMED) == NEVER_CLAIMED && !PASSES.is_updating();
-    let passes = is_new_row || judge(new) == PlainVerdict::Accepted || PASSES.own_change_stamps(new);
-    Ok(Reply::Value(Datum::from(!passes)))
-}
-
-/// `moves()`, the trigger before and after an UPDATE statement on a partitioned table: a row that is inserted
-/// meanwhile is no new one.
-pub fn moves(call: &Call) -> Result<Reply, Refused> {
-    let event = call.trigger_event()?;
-    // The trigger runs one deeper than the statement.
-    let depth = server::trigger_depth() - 1;
-    let mut updates = PASSES.updates.borrow_mut();
-    if event.is_before {
-        updates.push(RunningUpdate { table: event.table, depth, since: server::subtransaction() });
-    } else if let Some(n) = updates.iter().rposition(|update| (update.table, update.depth) == (event.table, depth)) {
-        updates.remove(n);
+    let moved = is_move(call);
+    let own = PASSES.own_deletes(call, old, moved);
+    if moved {
+        let keeps = own.as_ref().map_or(old, |own| Some(own.fence));
+        expect_insertion(call.query(), keeps.unwrap_or(NEVER_CLAIMED));
     }
-    Ok(Reply::Void)
+    let passes = judge(old) == PlainVerdict::Accepted || own.is_some();
+    Ok(Reply::Value(Datum::from(!passes)))
+}
+
+/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a
+/// protected table.
+pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
+    let new = call.number(2);
+    let passes = match PASSES.arrives(call.query()) {
+        Some(kept) => new == Some(kept),
+        None => new.unwrap_or(NEVER_CLAIMED) == NEVER_CLAIMED || judge(new) == PlainVerdict::Accepted,
+    };
+    Ok(Reply::Value(Datum::from(!passes)))
+}
+
+const NEVER_CLAIMED: i64 = 0;
+
+/// Whether the deleted row goes on in another partition.
+fn is_move(call: &Call) -> bool {
+    let table = call.oid(0);
+    members::is_partition(table)
+        && call.place(1).and_then(|place| Stored::at(table, place)).is_some_and(|row| row.has_moved())
 }
 
 /// What the fences in use say to a write of a row that has this fence.
@@ -155,57 +184,91 @@ pub fn judge(stored: Option<i64>) -> PlainVerdict {
     judge_plain(stored, PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Event {
-    Update(Option<i64>),
-    Delete,
+impl OwnChange {
+    /// Whether a row that is written is the one that this change is made to.
+    fn is_of(&self, call: &Call) -> bool {
+        // A rule can have made several statements of the change, which the server then runs by itself.
+        let running = executor::running();
+        let is_its_query = running == self.around || running == call.query();
+        let table = call.oid(0);
+        let is_its_table = || table == self.table || members::partition_ancestors(table).contains(&self.table);
+        is_its_query && is_its_table() && call.place(1).is_some_and(|place| self.is_row(table, place))
+    }
+
+    fn is_row(&self, table: Oid, place: Place) -> bool {
+        let Some(row) = Stored::at(table, place) else { return false };
+        self.key.iter().all(|part| {
+            let stored = row.field(&part.column);
+            stored.is_some_and(|stored| server::compares(part.operator, part.collation, stored, part.value))
+        })
+    }
+
+    /// A reset, the only one that is no step of the protocol, passes whatever is stored.
+    fn accepts(&self, old: Option<i64>) -> bool {
+        let judged = |step: Step| Fence::new(self.fence.unsigned_abs()).map(|fence| step.judge(old, fence));
+        self.verb.step().is_none_or(|step| judged(step) == Some(Verdict::Accepted))
+    }
 }
 
 impl Passes {
-    /// Whether the row is the one that a change of ours is made to. That is so once.
-    fn own_change_of(&self, old: Option<i64>, event: Event) -> bool {
-        let Some(own) = self.own.get().filter(|own| !own.is_spent && own.depth == server::trigger_depth()) else {
-            return false;
-        };
-        // A move to another partition is a DELETE here and an INSERT there.
-        let is_its_event = event == Event::Delete || own.verb != Verb::Delete;
-        // A reset, the only one that is no step of the protocol, passes whatever is stored.
-        let accepts = |step: Step| Fence::new(own.fence.unsigned_abs()).map(|fence| step.judge(old, fence));
-        let passes = is_its_event && own.verb.step().is_none_or(|step| accepts(step) == Some(Verdict::Accepted));
-        let is_put_back = passes && matches!(event, Event::Update(new) if new != Some(own.fence));
-        self.own.set(Some(OwnChange { is_spent: passes, is_put_back, ..own }));
-        passes
+    fn own(&self, call: &Call, old: Option<i64>) -> Option<Rc<OwnChange>> {
+        let own = self.own.borrow().clone()?;
+        (!own.is_spent.get() && own.accepts(old) && own.is_of(call)).then_some(own)
     }
 
-    fn own_change_stamps(&self, new: Option<i64>) -> bool {
-        self.own.get().is_some_and(|own| new == Some(own.fence) && own.depth == server::trigger_depth())
+    /// Spends the change of ours on an update, if it is that change.
+    fn own_updates(&self, call: &Call, old: Option<i64>, new: Option<i64>) -> bool {
+        let Some(own) = self.own(call, old).filter(|own| own.verb != Verb::Delete) else { return false };
+        own.is_spent.set(true);
+        own.is_put_back.set(new != Some(own.fence));
+        true
     }
 
-    fn is_updating(&self) -> bool {
-        let updates = self.updates.borrow();
-        !updates.is_empty() && {
-            let depth = server::trigger_depth();
-            updates.iter().any(|update| update.depth == depth)
-        }
+    /// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row.
+    fn own_deletes(&self, call: &Call, old: Option<i64>, moved: bool) -> Option<Rc<OwnChange>> {
+        let own = self.own(call, old).filter(|own| moved != (own.verb == Verb::Delete))?;
+        own.is_spent.set(true);
+        Some(own)
+    }
+
+    /// The fence that a row must keep which this query has deleted in another partition, once for each.
+    fn arrives(&self, query: Query) -> Option<i64> {
+        let mut moves = self.moves.borrow_mut();
+        if moves.is_empty() { None } else { moves.iter_mut().find(|one| one.query == query)?.keeps.take() }
     }
 
     fn clear(&self) {
-        self.own.set(None);
+        self.own.replace(None);
         self.in_use.borrow_mut().clear();
-        self.updates.borrow_mut().clear();
     }
 
     fn drop_since(&self, ended: pg_sys::SubTransactionId) {
         self.in_use.borrow_mut().retain(|used| used.since != ended);
-        self.updates.borrow_mut().retain(|update| update.since != ended);
     }
 
     fn pass_on(&self, ended: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
         let mut in_use = self.in_use.borrow_mut();
         in_use.iter_mut().filter(|used| used.since == ended).for_each(|used| used.since = parent);
-        let mut updates = self.updates.borrow_mut();
-        updates.iter_mut().filter(|update| update.since == ended).for_each(|update| update.since = parent);
     }
+}
+
+/// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
+/// with the query. Where a BEFORE trigger keeps it from doing so, an insertion by another part of the query is refused.
+fn expect_insertion(query: Query, keeps: i64) {
+    let is_known = {
+        let mut moves = PASSES.moves.borrow_mut();
+        moves.iter_mut().find(|one| one.query == query).map(|one| one.keeps = Some(keeps)).is_some()
+    };
+    if !is_known {
+        server::call_when_freed(query, query_ended);
+        PASSES.moves.borrow_mut().push(Move { query, keeps: Some(keeps) });
+    }
+}
+
+/// The memory context of a query is freed: another can be made in its place.
+#[pg_guard]
+unsafe extern "C-unwind" fn query_ended(query: *mut c_void) {
+    PASSES.moves.borrow_mut().retain(|one| one.query != query.cast());
 }
 
 #[pg_guard]

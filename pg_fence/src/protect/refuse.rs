@@ -17,8 +17,6 @@ use std::ffi::CStr;
 pub struct TriggerEvent {
     /// The table.
     pub table: Oid,
-    /// Whether it is a BEFORE trigger.
-    pub is_before: bool,
     data: *mut pg_sys::TriggerData,
 }
 
@@ -57,11 +55,10 @@ impl TriggerEvent {
     /// It is what the server passes to a trigger function, and it lives as long as the answer.
     pub unsafe fn new(data: *mut pg_sys::TriggerData) -> TriggerEvent {
         // SAFETY: as the caller promises.
-        let (event, relation) = unsafe { ((*data).tg_event, (*data).tg_relation) };
+        let relation = unsafe { (*data).tg_relation };
         TriggerEvent {
             // SAFETY: the relation of a trigger is open.
             table: unsafe { (*relation).rd_id },
-            is_before: event & pg_sys::TRIGGER_EVENT_BEFORE != 0,
             data,
         }
     }
@@ -122,7 +119,11 @@ impl TriggerEvent {
             Written::Deleted { old } => self
                 .judged(old, table.clone(), column, "DELETE")
                 .unwrap_or_else(|| unfenced(UnfencedWrite::NoFence("DELETE"))),
+            // What could be a new row is one that has moved here and lost its fence.
             Written::Inserted { new: None | Some(0) } => unfenced(UnfencedWrite::FenceChanged),
+            Written::Inserted { new } if passes::judge(new) == PlainVerdict::Accepted => {
+                unfenced(UnfencedWrite::FenceChanged)
+            }
             Written::Inserted { new: Some(fence) } => unfenced(UnfencedWrite::Insert(fence)),
         }
     }

@@ -17,8 +17,6 @@ use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::{CStr, CString};
 
 const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
-const BEFORE_MOVES: &CStr = c"fence_protect_moves_begin";
-const AFTER_MOVES: &CStr = c"fence_protect_moves_end";
 
 /// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the triggers, or
 /// makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they are.
@@ -47,7 +45,7 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
         for kind in KINDS.iter().filter(|kind| is_made_on(kind, member, oid)) {
             triggers.make_for_rows(member, kind, &column.name)?;
         }
-        triggers.make_for_statements(member)?;
+        triggers.make_on_truncate(member)?;
     }
     connection.close()?;
     Ok(count_of(&members))
@@ -105,21 +103,14 @@ impl Triggers<'_> {
     fn make_for_rows(&self, member: &Member, kind: &Kind, column: &CStr) -> Result<(), Refused> {
         let condition = kind.sql(column);
         let when = text![" FOR EACH ROW WHEN (", condition, ")"];
-        self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when, members::FUNCTION)
+        self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when)
     }
 
-    fn make_for_statements(&self, member: &Member) -> Result<(), Refused> {
-        let make =
-            |name, event: &str, function| self.make(name, text![event], member, text![" FOR EACH STATEMENT"], function);
-        make(ON_TRUNCATE, "BEFORE TRUNCATE", members::FUNCTION)?;
-        if member.kind == MemberKind::Partitioned {
-            make(BEFORE_MOVES, "BEFORE UPDATE", c"moves")?;
-            make(AFTER_MOVES, "AFTER UPDATE", c"moves")?;
-        }
-        Ok(())
+    fn make_on_truncate(&self, member: &Member) -> Result<(), Refused> {
+        self.make(ON_TRUNCATE, text!["BEFORE TRUNCATE"], member, text![" FOR EACH STATEMENT"])
     }
 
-    fn make(&self, name: &CStr, event: Vec<u8>, on: &Member, each: Vec<u8>, function: &CStr) -> Result<(), Refused> {
+    fn make(&self, name: &CStr, event: Vec<u8>, on: &Member, each: Vec<u8>) -> Result<(), Refused> {
         let sql = text![
             "CREATE OR REPLACE TRIGGER ",
             Identifier(name),
@@ -131,7 +122,7 @@ impl Triggers<'_> {
             " EXECUTE FUNCTION ",
             Identifier(server::INTERNALS),
             ".",
-            Identifier(function),
+            Identifier(members::FUNCTION),
             "()",
         ];
         self.connection.run_direct(sql, &[]).map(|_| ())

@@ -53,7 +53,7 @@ impl Change<'_> {
         let (counted, counted_stale) = stats::counters_of(self.verb);
         let mut stored = None;
         for _ in 0..MAX_TRIES {
-            let pass = OwnPass::new(self.verb, self.fence_number());
+            let pass = OwnPass::new(self.table, self.key, self.verb, self.fence_number());
             let outcome = plans::run_as(row_as, &statement, &values)?;
             let misused = pass.end(outcome.rows);
             match outcome.rows {

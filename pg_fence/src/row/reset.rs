@@ -40,7 +40,7 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
     values.extend(key.datums());
     let found = plans::run(lock, &values)?;
     values.push(Some(Datum::from(new)));
-    let pass = OwnPass::new(Verb::Reset, new);
+    let pass = OwnPass::new(table, key, Verb::Reset, new);
     let written = plans::run(&lock.plain(Verb::Reset), &values)?;
     let misused = pass.end(written.rows);
     let key_text = || key.text(table);

@@ -136,6 +136,23 @@ impl Call {
         self.nullable(argument).map(|datum| Value { datum, type_oid: pg_sys::TEXTOID }.text())
     }
 
+    /// An oid; the one that stands for none when it is null.
+    pub fn oid(&self, argument: usize) -> Oid {
+        self.nullable(argument).map_or(pg_sys::InvalidOid, |datum| Oid::from(datum.value() as u32))
+    }
+
+    /// The place of a version of a row, or `None` when it is null.
+    pub fn place(&self, argument: usize) -> Option<pg_sys::ItemPointerData> {
+        // SAFETY: the argument is declared tid: a pointer to such a place.
+        self.nullable(argument).map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::ItemPointerData>() })
+    }
+
+    /// The memory context that the caller's expression lives in: that of its query.
+    pub fn query(&self) -> pg_sys::MemoryContext {
+        // SAFETY: the server passes what it has looked up of the function.
+        unsafe { (*(*self.0).flinfo).fn_mcxt }
+    }
+
     /// A smallint, or `None` when it is null.
     pub fn small_number(&self, argument: usize) -> Option<i16> {
         self.nullable(argument).map(|datum| datum.value() as i16)

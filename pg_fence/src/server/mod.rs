@@ -38,7 +38,6 @@ mod raw {
         pub fn GetCurrentTimestamp() -> TimestampTz;
         pub fn RecoveryInProgress() -> bool;
         pub fn get_fn_expr_argtype(function: *mut FmgrInfo, argument: c_int) -> Oid;
-        pub fn pg_trigger_depth(call: FunctionCallInfo) -> Datum;
     }
 }
 
@@ -432,12 +431,6 @@ pub fn text_datum(bytes: &[u8]) -> Datum {
     Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length) })
 }
 
-/// How deep in triggers the running statement is; 0 is in none.
-pub fn trigger_depth() -> i32 {
-    // SAFETY: the function answers a number of the backend and does not look at its arguments.
-    unsafe { raw::pg_trigger_depth(std::ptr::null_mut()).value() as i32 }
-}
-
 /// The number of the running subtransaction.
 pub fn subtransaction() -> pg_sys::SubTransactionId {
     // SAFETY: reading a number of the backend.
@@ -533,6 +526,27 @@ pub fn internals() -> Option<Oid> {
     const MISSING_IS_OK: bool = true;
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_namespace_oid(INTERNALS.as_ptr(), MISSING_IS_OK) })
+}
+
+/// Whether an operator that answers a boolean says yes to two values of its types.
+pub fn compares(operator: Oid, collation: Oid, left: Datum, right: Datum) -> bool {
+    // SAFETY: as the caller promises of the values; the operator is one of an index, which has a function.
+    unsafe { pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left, right).value() != 0 }
+}
+
+/// Has a function called with the memory context as its argument when that is freed or emptied.
+pub fn call_when_freed(context: pg_sys::MemoryContext, function: unsafe extern "C-unwind" fn(*mut std::ffi::c_void)) {
+    // SAFETY: the entry lives in the context itself, as the server asks, and is filled before it is passed.
+    unsafe {
+        let size = size_of::<pg_sys::MemoryContextCallback>();
+        let entry = pg_sys::MemoryContextAlloc(context, size).cast::<pg_sys::MemoryContextCallback>();
+        entry.write(pg_sys::MemoryContextCallback {
+            func: Some(function),
+            arg: context.cast(),
+            next: std::ptr::null_mut(),
+        });
+        pg_sys::MemoryContextRegisterResetCallback(context, entry);
+    }
 }
 
 /// The relation of this name in a schema.

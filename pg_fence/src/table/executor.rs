@@ -5,8 +5,9 @@
 //! plan of more or less than one statement, which a rule can make, is not run; every call into the server is under one
 //! guard, so nothing in there may have a destructor.
 
-use crate::server;
+use crate::server::{self, MainThread};
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
 /// What a plan is run with.
@@ -53,6 +54,25 @@ pub struct Answered {
     pub row: Option<Datum>,
 }
 
+/// What tells a query that runs from all others: the memory context that it lives in. Null stands for none.
+pub type Query = pg_sys::MemoryContext;
+
+static RUNNING: MainThread<Cell<Query>> = MainThread(Cell::new(std::ptr::null_mut()));
+
+/// The query of the innermost [`run`] under way, which what the query calls belongs to or is called by.
+pub fn running() -> Query {
+    RUNNING.get()
+}
+
+/// Puts back what ran before, also when an error ends a query.
+struct Before(Query);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        RUNNING.set(self.0);
+    }
+}
+
 /// Runs a plan. `None` when a rule made something else of it than one statement.
 ///
 /// # Safety
@@ -61,6 +81,7 @@ pub struct Answered {
 /// in the rows that the plan answers, and the store or the descriptor takes such rows.
 pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters, wanted: Wanted) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
+    let _before = Before(RUNNING.get());
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
     unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted)) }
 }
@@ -174,6 +195,7 @@ unsafe fn execute(
             NO_FLAGS,
         );
         raw::ExecutorStart(query, NO_FLAGS);
+        RUNNING.set((*(*query).estate).es_query_cxt);
         #[cfg(any(feature = "pg18", feature = "pg19"))]
         raw::ExecutorRun(query, forward, NO_LIMIT);
         #[cfg(not(any(feature = "pg18", feature = "pg19")))]

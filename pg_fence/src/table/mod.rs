@@ -6,3 +6,4 @@ pub mod executor;
 pub mod plans;
 pub mod relation;
 pub mod statement;
+pub mod stored;

@@ -35,6 +35,8 @@ pub struct Table {
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
     /// partition can have triggers of its own.
     pub can_change_writes: bool,
+    /// Whether it can have the triggers of a protected table; those of a partitioned table may be on partitions alone.
+    pub may_be_protected: bool,
     /// Whether its rows have no more fields than it has columns: none was dropped.
     pub has_all_columns: bool,
     /// Its columns, without those that were dropped.
@@ -379,6 +381,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         row_type: form.reltype,
         is_partitioned,
         can_change_writes: is_partitioned || has_rules_or_triggers(relation),
+        may_be_protected: is_partitioned || has_triggers_after_writes(relation),
         has_all_columns: columns.len() == form.relnatts as usize,
         columns,
         key,
@@ -395,6 +398,12 @@ fn has_rules_or_triggers(relation: &pg_sys::RelationData) -> bool {
     // SAFETY: an open relation's description of its triggers is null or valid.
     let triggers = unsafe { relation.trigdesc.as_ref() };
     !relation.rd_rules.is_null() || triggers.is_some_and(|triggers| triggers.trig_update_before_row)
+}
+
+fn has_triggers_after_writes(relation: &pg_sys::RelationData) -> bool {
+    // SAFETY: an open relation's description of its triggers is null or valid.
+    let triggers = unsafe { relation.trigdesc.as_ref() };
+    triggers.is_some_and(|triggers| triggers.trig_update_after_row || triggers.trig_delete_after_row)
 }
 
 fn refuse_other_kinds(oid: Oid, kind: u8, name: &RelationName) -> Result<(), Refused> {

@@ -1,0 +1,93 @@
+//! One stored version of a row, read from its place whatever a snapshot says of it.
+//!
+//! For triggers, which are given the place of the version that a statement has just replaced. Invariant: only a table that
+//! the transaction has locked for writing is read, so whoever calls such a function by hand reads nothing new.
+
+use crate::server;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::CStr;
+
+/// The place of a version in its table.
+pub type Place = pg_sys::ItemPointerData;
+
+/// A version of a row, pinned as long as this lives.
+pub struct Stored {
+    relation: pg_sys::Relation,
+    tuple: pg_sys::HeapTupleData,
+    buffer: pg_sys::Buffer,
+}
+
+impl Stored {
+    /// The version at this place; none where the table is not a heap that this transaction writes, or nothing is there.
+    pub fn at(table: Oid, place: Place) -> Option<Stored> {
+        const OR_STRONGER: bool = true;
+        const KEEP_BUFFER: bool = false;
+        const WRITES: i32 = pg_sys::RowExclusiveLock as i32;
+        // SAFETY: the relation is locked, and its tuples are those of a heap. Their places are checked to have the form of
+        // one, as a block number that stands for none would add a block to the table. The buffer is released with the
+        // answer, and is not there where nothing is found.
+        unsafe {
+            if server::valid(table).is_none()
+                || !is_place(&place)
+                || !pg_sys::CheckRelationOidLockedByMe(table, WRITES, OR_STRONGER)
+            {
+                return None;
+            }
+            let relation = pg_sys::try_relation_open(table, pg_sys::NoLock as i32);
+            if relation.is_null() {
+                return None;
+            }
+            let form = &*(*relation).rd_rel;
+            let mut stored = Stored { relation, tuple: Default::default(), buffer: 0 };
+            if form.relkind as u8 != pg_sys::RELKIND_RELATION || form.relam != pg_sys::HEAP_TABLE_AM_OID {
+                return None;
+            }
+            stored.tuple.t_self = place;
+            let snapshot = &raw mut pg_sys::SnapshotAnyData;
+            pg_sys::heap_fetch(relation, snapshot, &mut stored.tuple, &mut stored.buffer, KEEP_BUFFER).then_some(stored)
+        }
+    }
+
+    /// Whether the version was deleted because its row moved to another partition.
+    pub fn has_moved(&self) -> bool {
+        const MOVED: u16 = 0xFFFD;
+        // SAFETY: the tuple is one of the buffer that is pinned.
+        let next = unsafe { (*self.tuple.t_data).t_ctid };
+        next.ip_posid == MOVED && block(&next) == pg_sys::InvalidBlockNumber
+    }
+
+    /// The value of the column of this name; none where it is null or there is no such column.
+    pub fn field(&self, column: &CStr) -> Option<Datum> {
+        // SAFETY: the relation is open; the number is that of one of its columns.
+        unsafe {
+            let number = pg_sys::get_attnum((*self.relation).rd_id, column.as_ptr());
+            if number <= 0 {
+                return None;
+            }
+            let (mut tuple, mut is_null) = (self.tuple, false);
+            let datum =
+                pg_sys::htup::heap_getattr(&mut tuple, i32::from(number), (*self.relation).rd_att, &mut is_null);
+            (!is_null).then_some(datum)
+        }
+    }
+}
+
+impl Drop for Stored {
+    fn drop(&mut self) {
+        // SAFETY: both are still held.
+        unsafe {
+            if self.buffer != 0 {
+                pg_sys::ReleaseBuffer(self.buffer);
+            }
+            pg_sys::relation_close(self.relation, pg_sys::NoLock as i32);
+        }
+    }
+}
+
+fn block(place: &Place) -> u32 {
+    u32::from(place.ip_blkid.bi_hi) << 16 | u32::from(place.ip_blkid.bi_lo)
+}
+
+fn is_place(place: &Place) -> bool {
+    place.ip_posid != 0 && block(place) != pg_sys::InvalidBlockNumber
+}
