@@ -53,7 +53,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients chaos fuzz lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients test-schema-tools chaos fuzz lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -61,6 +61,7 @@ help:
 	@echo 'make test-long   the tests that take minutes'
 	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
 	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
+	@echo 'make test-schema-tools  what Rails and drizzle-kit make of a database with the extension; installs Ruby with apt-get'
 	@echo 'make chaos       histories of servers that are killed, frozen, moved and cut off: RUNS=14 of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
@@ -103,6 +104,10 @@ test-clients: setup-test module extensions
 	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install
 	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster build
 	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest clients $(PYTEST_ARGS)
+
+# Gets Ruby and Rails from Debian's packages, and drizzle-kit from npm.
+test-schema-tools: setup-test extensions
+	@cd tools && $(CURDIR)/target/venv/bin/python -m schema_tools
 
 # Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
 lab: build

