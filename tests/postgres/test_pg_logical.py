@@ -70,7 +70,7 @@ class Pair:
     def work(self, fence, row):
         """What a holder does: a guard, then a row."""
         with self.publisher.transaction():
-            self.publisher.execute("SELECT fenced_guard('ledger', %s)", (fence,))
+            guard(self.publisher, "ledger", fence)
             self.publisher.execute("INSERT INTO counters VALUES (%s, %s)", (row, fence))
 
     def arrives(self, *rows):
@@ -94,6 +94,12 @@ class Pair:
             self.take_over()
         self.publisher.close()
         self.subscriber.close()
+
+
+def guard(connection, resource, fence):
+    """A guard is called inside of a transaction."""
+    with connection.transaction():
+        connection.execute("SELECT fenced_guard(%s, %s)", (resource, fence))
 
 
 @pytest.fixture
@@ -133,15 +139,15 @@ def test_a_subscriber_that_was_made_as_the_readme_says_can_take_over(make_pair):
     pair.work(8, 3)
     pair.arrives(1, 2, 3)
     assert pair.guards() == {"ledger": 8}, "a guard arrives together with what was written under it"
-    pair.publisher.execute("SELECT fenced_guard('other', 3)")
+    guard(pair.publisher, "other", 3)
     pair.publisher.execute("SELECT fence_guard_forget(4)")
     pair.work(8, 4)
     pair.arrives(1, 2, 3, 4)
     assert pair.guards() == {"ledger": 8}
     pair.take_over()
     with refused("LF001"):
-        pair.subscriber.execute("SELECT fenced_guard('ledger', 7)")
-    pair.subscriber.execute("SELECT fenced_guard('ledger', 9)")
+        guard(pair.subscriber, "ledger", 7)
+    guard(pair.subscriber, "ledger", 9)
 
 
 def test_without_its_guards_a_subscriber_lets_stale_holders_in(make_pair):
@@ -152,7 +158,8 @@ def test_without_its_guards_a_subscriber_lets_stale_holders_in(make_pair):
     pair.work(8, 1)
     pair.arrives(1)
     pair.take_over()
-    pair.subscriber.execute("CREATE EXTENSION pg_fence; SELECT fenced_guard('ledger', 7)")
+    pair.subscriber.execute("CREATE EXTENSION pg_fence")
+    guard(pair.subscriber, "ledger", 7)
 
 
 def test_a_publication_for_all_tables_needs_the_extension_at_the_subscriber(make_pair):
@@ -187,10 +194,10 @@ def test_a_guard_that_the_subscriber_made_first_stops_it_until_that_one_is_remov
     pair = make_pair()
     pair.publish("FOR ALL TABLES")
     pair.subscribe()
-    pair.publisher.execute("SELECT fenced_guard('other', 3)")
+    guard(pair.publisher, "other", 3)
     pair.publisher.execute("INSERT INTO counters VALUES (1)")
     pair.arrives(1)
-    pair.subscriber.execute("SELECT fenced_guard('ledger', 5)")
+    guard(pair.subscriber, "ledger", 5)
     pair.work(6, 2)
     pair.stops()
     pair.arrives(1)

@@ -115,3 +115,16 @@ def test_the_owner_of_the_database_keeps_its_rights_and_grants_them_on(roles, co
     admin.execute("SET ROLE dbo; SELECT fence_guard_forget(1); GRANT EXECUTE ON FUNCTION fenced_guard TO bob WITH GRANT OPTION")
     admin.execute("SET ROLE bob; GRANT EXECUTE ON FUNCTION fenced_guard TO app; RESET ROLE")
     assert granted_to(admin, "app") == [("fenced_guard(text,bigint)", "EXECUTE", False)]
+
+
+def test_an_extension_in_a_schema_of_its_own_needs_usage_of_it(db, roles):
+    db.execute("DROP EXTENSION pg_fence; CREATE SCHEMA fences; CREATE EXTENSION pg_fence SCHEMA fences")
+    db.execute("CREATE TABLE counters (id int PRIMARY KEY, value int, fence bigint NOT NULL DEFAULT 0); INSERT INTO counters VALUES (1, 0)")
+    db.execute("SELECT fences.fence_protect('counters')")
+    roles("app")
+    db.execute("GRANT SELECT, UPDATE ON counters TO app")
+    call = "SELECT * FROM fences.fenced_claim(NULL::counters, 1, 40)"
+    assert outcome(db, call) == DENIED
+    db.execute("GRANT USAGE ON SCHEMA fences TO app")
+    assert outcome(db, call) is None
+    assert outcome(db, "SELECT * FROM fences.fence_protected") is None
