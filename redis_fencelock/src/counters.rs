@@ -191,23 +191,26 @@ impl Stats {
     /// wait for a lock now.
     pub fn top(&self, most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
         let names = self.names.borrow();
-        let value = |stats: &NameStats| {
-            if field == WAITERS { waiting(stats.lock()) as u64 } else { stats.fields(0)[field] }
+        let value = |stats: &NameStats| match field {
+            WAITERS => waiting(stats.lock()) as u64,
+            counted if counted < PER_NAME => stats.counts[counted],
+            beside => stats.fields(0)[beside],
         };
-        // The least of the chosen comes out first. Of equal ones the name decides, so that the order is the same each time.
+        // The least of the chosen is at the top of the heap. Names are read of the chosen alone: a table may have a million.
         let mut chosen = BinaryHeap::with_capacity(most + 1);
         for (at, stats) in names.places.iter().enumerate() {
-            let Some(stats) = stats else { continue };
-            let value = value(stats);
-            if value > 0 {
-                chosen.push((Reverse(value), stats.db, &stats.name, at));
+            let Some(value) = stats.as_ref().map(value).filter(|&value| value > 0) else { continue };
+            if chosen.len() < most || chosen.peek().is_some_and(|&(Reverse(least), _)| value > least) {
+                chosen.push((Reverse(value), at));
                 if chosen.len() > most {
                     chosen.pop();
                 }
             }
         }
-        let chosen = chosen.into_sorted_vec();
-        chosen.into_iter().filter_map(|(.., at)| names.places[at].clone()).collect()
+        let mut chosen: Vec<_> =
+            chosen.into_iter().filter_map(|(value, at)| names.places[at].clone().map(|stats| (value, stats))).collect();
+        chosen.sort_by(|(one, a), (other, b)| (one, a.db, &a.name).cmp(&(other, b.db, &b.name)));
+        chosen.into_iter().map(|(_, stats)| stats).collect()
     }
 
     pub fn names(&self) -> u64 {

@@ -438,6 +438,7 @@ def test_raise_reaches_replicas_and_files(make_redis):
         assert lines.control.call("WAIT", 1, 5_000) == 1
         assert following.count("last-fence") == 4_000
         assert call(following, "RAISE", 5_000).code == "READONLY"
+        assert call(following, "TOP", 10) == []
         assert following.count("last-fence") == 4_000
     server.kill()
     server.start()

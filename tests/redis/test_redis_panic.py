@@ -110,6 +110,7 @@ COMMANDS = {
     "on_claim": ("CLAIM", "resource", "9"),
     "on_write": ("WRITE", "resource", "8", "field", "new"),
     "on_stats": ("STATS",),
+    "on_top": ("TOP", "10"),
     "on_raise": ("RAISE", "9"),
     "on_help": ("HELP",),
     "on_drill": ("_DRILL", "nothing"),
