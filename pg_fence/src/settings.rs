@@ -15,6 +15,8 @@ const US_PER_S: u64 = 1_000_000;
 
 static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(TWO_DAYS_S);
 static TRACK: GucSetting<bool> = GucSetting::<bool>::new(true);
+const PLAN_MEMORY_KB: i32 = 16 * 1024;
+static PLAN_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(PLAN_MEMORY_KB);
 static MAX_FENCE_TEXT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"9007199254740991"));
 const _: () = assert!(Fence::MAX == 9_007_199_254_740_991);
 
@@ -41,6 +43,16 @@ pub fn define() {
         GucContext::Suset,
         GucFlags::empty(),
     );
+    GucRegistry::define_int_guc(
+        c"pg_fence.plan_memory",
+        c"How much memory a session uses to keep the plans of the functions.",
+        c"The plans that were used least recently are dropped. One that is larger is kept while it is the only one.",
+        &PLAN_MEMORY,
+        0,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::UNIT_KB,
+    );
     // SAFETY: both hooks are guarded, so no panic leaves them, and neither raises an error.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(
@@ -66,6 +78,11 @@ pub fn fence_limits() -> FenceLimits {
 /// `pg_fence.track`.
 pub fn tracks() -> bool {
     TRACK.get()
+}
+
+/// `pg_fence.plan_memory` in bytes.
+pub fn plan_memory() -> usize {
+    usize::try_from(PLAN_MEMORY.get()).unwrap_or(0).saturating_mul(1024)
 }
 
 /// `pg_fence.max_fence_ahead` in seconds.

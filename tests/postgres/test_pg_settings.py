@@ -38,6 +38,7 @@ def test_the_settings_are_described_and_for_superusers(t):
     assert t.execute(settings).fetchall() == [
         ("pg_fence.max_fence", "superuser", None, True),
         ("pg_fence.max_fence_ahead", "superuser", "s", True),
+        ("pg_fence.plan_memory", "superuser", "kB", True),
         ("pg_fence.track", "superuser", None, True),
     ]
 

@@ -82,8 +82,9 @@ impl Drop for Before {
 pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters, wanted: Wanted) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
     let _before = Before(RUNNING.get());
+    let planning = Planning::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
-    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted)) }
+    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted, &planning)) }
 }
 
 /// The server's functions without the guard that `pg_sys` puts around each.
@@ -140,6 +141,7 @@ unsafe fn run_unguarded(
     types: &[Oid],
     values: &[Option<Datum>],
     wanted: Wanted,
+    planning: &Planning,
 ) -> Option<Answered> {
     let no_environment = std::ptr::null_mut();
     // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends this.
@@ -153,7 +155,9 @@ unsafe fn run_unguarded(
         pg_sys::error_context_stack = &mut tells;
         let parameters = parameter_list(types, values);
         let owner = pg_sys::CurrentResourceOwner;
+        planning.begin();
         let plan = raw::GetCachedPlan(source, parameters, owner, no_environment);
+        planning.end();
         let answered = only_statement(plan).map(|statement| {
             raw::EnsurePortalSnapshotExists();
             // The statement sees what the transaction has done so far.
@@ -169,6 +173,45 @@ unsafe fn run_unguarded(
         raw::pfree(parameters.cast());
         pg_sys::error_context_stack = tells.previous;
         answered
+    }
+}
+
+/// Lets the planner choose an index where there is one. A plan is kept, and what it was made for grows: a scan of a table
+/// with one row, or of one that a row-security policy looks into, would be kept for a million. Ends with an error too.
+#[derive(Default)]
+struct Planning {
+    before: Cell<Option<[bool; 3]>>,
+}
+
+impl Planning {
+    fn begin(&self) {
+        const BY_INDEX: [bool; 3] = [false, false, true];
+        // SAFETY: a backend has one thread.
+        unsafe {
+            self.before.set(Some([pg_sys::enable_seqscan, pg_sys::enable_bitmapscan, pg_sys::enable_indexscan]));
+        }
+        Planning::set(BY_INDEX);
+    }
+
+    fn end(&self) {
+        if let Some(before) = self.before.take() {
+            Planning::set(before);
+        }
+    }
+
+    fn set([sequential, bitmap, index]: [bool; 3]) {
+        // SAFETY: a backend has one thread. The settings themselves keep their values.
+        unsafe {
+            pg_sys::enable_seqscan = sequential;
+            pg_sys::enable_bitmapscan = bitmap;
+            pg_sys::enable_indexscan = index;
+        }
+    }
+}
+
+impl Drop for Planning {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

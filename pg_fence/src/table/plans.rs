@@ -10,7 +10,7 @@ use crate::server::{self, MainThread};
 use crate::table::executor::{self, Parameters, Wanted, WantedRow};
 use crate::table::statement::{Answer, Statement, Verb};
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_char, c_int};
 use std::rc::Rc;
 
@@ -27,6 +27,11 @@ pub struct Plan {
     /// What sets its statement apart from others on the table, with those types and the columns of the patch.
     head: (Verb, Answer, i16),
     columns: Vec<i16>,
+    /// When it was used last, by the clock of `relation`.
+    pub used: Cell<u64>,
+    /// What the server has planned with the bytes below: it plans anew when something changes.
+    generation: Cell<i32>,
+    bytes: Cell<usize>,
 }
 
 /// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
@@ -67,14 +72,22 @@ pub fn free_dropped() {
 }
 
 impl Plans {
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.0.borrow().len()
+    /// The memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.0.borrow().iter().map(|plan| plan.bytes.get()).sum()
     }
 
-    /// Drops all. One that runs stays until it is done.
-    pub fn clear(&self) {
-        self.0.take();
+    /// When each was used last.
+    pub fn uses(&self) -> Vec<u64> {
+        self.0.borrow().iter().map(|plan| plan.used.get()).collect()
+    }
+
+    /// Drops those that were used last at this time. One that runs stays until it is done. Answers what they took.
+    pub fn drop_used_at(&self, used: u64) -> usize {
+        let mut plans = self.0.borrow_mut();
+        let dropped = plans.iter().filter(|plan| plan.used.get() == used).map(|plan| plan.bytes.get()).sum();
+        plans.retain(|plan| plan.used.get() != used);
+        dropped
     }
 }
 
@@ -113,6 +126,12 @@ pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
 /// statement.
 pub fn run_as(row: RowAs, statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     let plan = plan(statement)?;
+    let outcome = run_wanted(row, statement, &plan, values)?;
+    statement.table.used_plan(&plan, plan.grown_by());
+    Ok(outcome)
+}
+
+fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -> Result<Outcome, Refused> {
     let number = statement.answers_fence().then_some(0);
     match (statement.answer, row) {
         (Answer::Fence, _) => run_plan(&plan, values, Wanted { number, row: WantedRow::None }),
@@ -143,6 +162,9 @@ impl Outcome {
         if rows == 1 { Outcome { rows, fence, row } } else { Outcome { rows, fence: None, row: None } }
     }
 }
+
+/// What a kept plan takes beside its source: the server's entry for it and ours.
+const KEPT_BYTES: usize = 2_048;
 
 const READ_WRITE: bool = false;
 const NO_LIMIT: std::ffi::c_long = 0;
@@ -196,11 +218,28 @@ fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
     }
     let plan = Rc::new(prepare(statement)?);
     plans.borrow_mut().push(plan.clone());
-    statement.table.added_plan();
+    statement.table.used_plan(&plan, plan.grown_by());
     Ok(plan)
 }
 
 impl Plan {
+    /// How much more memory it takes than when this was asked last.
+    fn grown_by(&self) -> isize {
+        // SAFETY: the source is kept as long as this plan, and so is what the server has planned for it last, if that is
+        // there; both have memory contexts of their own.
+        let bytes = unsafe {
+            let source = &*self.source;
+            if source.generation == self.generation.get() && self.bytes.get() != 0 {
+                return 0;
+            }
+            self.generation.set(source.generation);
+            let planned = source.gplan.as_ref().map_or(0, |plan| pg_sys::MemoryContextMemAllocated(plan.context, true));
+            KEPT_BYTES + pg_sys::MemoryContextMemAllocated(source.context, true) + planned
+        };
+        let before = self.bytes.replace(bytes);
+        bytes as isize - before as isize
+    }
+
     /// Whether it is the plan of this statement, which is one on the same table.
     fn is_of(&self, statement: &Statement) -> bool {
         let (fits, patch) = (statement.fits, statement.patch);
@@ -239,7 +278,16 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
                 let sources = pg_sys::SPI_plan_get_plan_sources(kept);
                 let head = (statement.verb, statement.answer, statement.fence.number);
                 let columns = statement.patch.iter().map(|column| column.number).collect();
-                Plan { kept, source: (*(*sources).elements).ptr_value.cast(), types, head, columns }
+                Plan {
+                    kept,
+                    source: (*(*sources).elements).ptr_value.cast(),
+                    types,
+                    head,
+                    columns,
+                    used: Cell::new(0),
+                    generation: Cell::new(0),
+                    bytes: Cell::new(0),
+                }
             }
             code => return Err(Refused::Server { function: "SPI_keepplan", code }),
         }

@@ -9,18 +9,14 @@ use crate::errors::{Refused, RelationName};
 use crate::row::key::Fit;
 use crate::server::text::{Identifier, joined, text};
 use crate::server::{self, Input, MainThread};
-use crate::table::plans::{self, Plans};
+use crate::settings;
+use crate::table::plans::{self, Plan, Plans};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::rc::Rc;
-
-/// Tables and plans that a session keeps. A plan takes some 20 kB, so this is 40 MB at worst.
-const MAX_ENTRIES: usize = 2_000;
-/// What is left after entries were dropped: far enough below, so that it does not happen with every call.
-const ENTRIES_AFTER_DROP: usize = 1_500;
 
 /// The facts of a table, and the plans of its statements.
 pub struct Table {
@@ -111,11 +107,11 @@ struct Tables {
     by_oid: RefCell<BTreeMap<u32, Rc<Table>>>,
     /// Counts the calls, to know which table was used last.
     clock: Cell<u64>,
-    entries: Cell<usize>,
+    bytes: Cell<usize>,
 }
 
 static TABLES: MainThread<Tables> =
-    MainThread(Tables { by_oid: RefCell::new(BTreeMap::new()), clock: Cell::new(0), entries: Cell::new(0) });
+    MainThread(Tables { by_oid: RefCell::new(BTreeMap::new()), clock: Cell::new(0), bytes: Cell::new(0) });
 
 /// The row type that was asked for last, and the table that it is of. Forgotten with any change of a table or type.
 static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
@@ -226,9 +222,11 @@ impl Table {
         }
     }
 
-    /// Counts a plan that was added, and makes room when there are too many.
-    pub fn added_plan(&self) {
-        TABLES.added(self.oid);
+    /// Notes that one of the table's plans is in use, and takes this much more memory than it did. Others are dropped to
+    /// make room.
+    pub fn used_plan(&self, plan: &Plan, grown_by: isize) {
+        plan.used.set(TABLES.clock.get());
+        TABLES.grow(self.oid, grown_by);
     }
 
     fn depends_on(&self, catalog: CatalogId, oid: Oid) {
@@ -264,19 +262,18 @@ impl KeyColumn {
 
 impl Tables {
     fn current(&self, oid: Oid) -> Option<Rc<Table>> {
-        let by_oid = self.by_oid.borrow();
-        let table = by_oid.get(&oid.to_u32()).filter(|table| table.is_current.get())?;
-        self.touch(table);
-        Some(table.clone())
+        let table = self.by_oid.borrow().get(&oid.to_u32()).filter(|table| table.is_current.get()).cloned()?;
+        self.touch(&table);
+        // The setting can have been lowered.
+        self.grow(oid, 0);
+        Some(table)
     }
 
     fn put(&self, table: &Rc<Table>) {
         self.touch(table);
         let old = self.by_oid.borrow_mut().insert(table.oid.to_u32(), table.clone());
-        if let Some(old) = old {
-            self.entries.set(self.entries.get().saturating_sub(old.entries()));
-        }
-        self.added(table.oid);
+        let freed = old.map_or(0, |old| old.bytes() + old.plans.bytes());
+        self.grow(table.oid, table.bytes() as isize - freed as isize);
     }
 
     fn touch(&self, table: &Table) {
@@ -285,31 +282,40 @@ impl Tables {
         table.used.set(now);
     }
 
-    fn added(&self, keep: Oid) {
-        self.entries.set(self.entries.get() + 1);
-        if self.entries.get() > MAX_ENTRIES {
-            self.make_room(keep.to_u32());
+    fn grow(&self, in_use: Oid, by: isize) {
+        self.bytes.set(self.bytes.get().saturating_add_signed(by));
+        let limit = settings::plan_memory();
+        if self.bytes.get() > limit {
+            self.make_room(in_use.to_u32(), limit - limit / 4);
         }
     }
 
-    /// Drops the tables used least recently, and if that is not enough the plans of the one in use.
-    fn make_room(&self, keep: u32) {
-        let mut by_use: Vec<(u64, u32)> = self.by_oid.borrow().iter().map(|(&oid, t)| (t.used.get(), oid)).collect();
-        by_use.sort_unstable();
-        let mut entries: usize = self.by_oid.borrow().values().map(|table| table.entries()).sum();
-        for oid in by_use.into_iter().map(|(_, oid)| oid).filter(|&oid| oid != keep) {
-            if entries <= ENTRIES_AFTER_DROP {
+    /// Drops what was used least recently, plans and tables, until no more than `wanted` bytes are left: some below the
+    /// limit, so that it does not happen with every call. What is in use stays.
+    fn make_room(&self, in_use: u32, wanted: usize) {
+        let now = self.clock.get();
+        let tables: Vec<Rc<Table>> = self.by_oid.borrow().values().cloned().collect();
+        let mut bytes: usize = tables.iter().map(|table| table.bytes() + table.plans.bytes()).sum();
+        // A table comes after its plans.
+        let of_table = |table: &Rc<Table>| {
+            let plans = table.plans.uses().into_iter().filter(|&used| used != now || table.oid.to_u32() != in_use);
+            let plans = plans.map(|used| (used, false, table.clone()));
+            let itself = (table.used.get(), true, table.clone());
+            plans.chain((table.oid.to_u32() != in_use).then_some(itself)).collect::<Vec<_>>()
+        };
+        let mut by_use: Vec<(u64, bool, Rc<Table>)> = tables.iter().flat_map(of_table).collect();
+        by_use.sort_by_key(|(used, is_table, _)| (*used, *is_table));
+        for (used, is_table, table) in by_use {
+            if bytes <= wanted {
                 break;
             }
-            let dropped = self.by_oid.borrow_mut().remove(&oid);
-            entries -= dropped.map_or(0, |table| table.entries());
+            bytes -= table.plans.drop_used_at(used);
+            if is_table {
+                self.by_oid.borrow_mut().remove(&table.oid.to_u32());
+                bytes -= table.bytes() + table.plans.bytes();
+            }
         }
-        let kept = self.by_oid.borrow().get(&keep).cloned();
-        if let Some(kept) = kept.filter(|_| entries > ENTRIES_AFTER_DROP) {
-            entries -= kept.plans.count();
-            kept.plans.clear();
-        }
-        self.entries.set(entries);
+        self.bytes.set(bytes);
     }
 
     fn mark(&self, changed: impl Fn(&Table) -> bool) {
@@ -322,8 +328,10 @@ impl Tables {
 }
 
 impl Table {
-    fn entries(&self) -> usize {
-        1 + self.plans.count()
+    /// What the facts take, without the plans: nearly all is for the columns.
+    fn bytes(&self) -> usize {
+        let names: usize = self.columns.iter().map(|column| column.name.count_bytes() + 1).sum();
+        size_of::<Table>() + self.columns.len() * size_of::<Column>() + names
     }
 }
 
