@@ -10,7 +10,9 @@
             raise LockLost("a newer holder has claimed the invoice")
 
 The lock keeps others out most of the time; the fence in every write is what makes it safe. When the lease is lost the body
-is cancelled and LockLost comes out, so that work which nobody will accept ends early. Python 3.11 or later.
+is cancelled and LockLost comes out, so that work which nobody will accept ends early. A body that blocks the event loop
+cannot be cancelled: LockLost comes out when it leaves. An error of the connection is no lost lease until Redis was silent for
+a whole ttl_ms. Python 3.11 or later.
 """
 
 import asyncio
@@ -29,15 +31,16 @@ class LockLost(Exception):
 
 
 @asynccontextmanager
-async def fenced_lock(r, name, ttl_ms=10_000, wait_ms=4_000):
-    """Holds the lock `name` and gives its fence. `r` is a redis.asyncio client.
+async def fenced_lock(r, name, ttl_ms=10_000, wait_ms=4_000, max_hold_ms=3_600_000):
+    """Hold the lock `name` and give its fence. `r` is a redis.asyncio client whose socket_timeout is longer than wait_ms.
 
-    redis-py gives up on a silent connection after its socket_timeout, 5 s by default: set a larger one for a longer wait.
+    max_hold_ms: the lease ends then, however often it is renewed, so that a body that hangs does not keep the lock for ever.
     """
-    owner = uuid.uuid4().hex  # a new one for each acquisition
+    owner, released = uuid.uuid4().hex, None
     try:
         # redis-py sends a call again when the connection drops: RETRY makes that safe.
-        fence = await r.execute_command("FENCELOCK.ACQUIRE", name, owner, ttl_ms, "WAIT", wait_ms, "RETRY")
+        options = ("WAIT", wait_ms, "RETRY", "MAXHOLD", max_hold_ms)
+        fence = await r.execute_command("FENCELOCK.ACQUIRE", name, owner, ttl_ms, *options)
         if fence is None:
             raise LockBusy(f"{name} was busy for {wait_ms} ms")
         try:
@@ -50,11 +53,13 @@ async def fenced_lock(r, name, ttl_ms=10_000, wait_ms=4_000):
     finally:
         # Also when the wait was cancelled, as the grant may have been on its way. Without Redis the lease ends by itself.
         with suppress(RedisError):
-            await r.execute_command("FENCELOCK.RELEASE", name, owner)
+            released = await r.execute_command("FENCELOCK.RELEASE", name, owner)
+    if released == 0:
+        raise LockLost(f"the lease of {name} with fence {fence} has ended")
 
 
 async def _renew(r, name, owner, fence, ttl_ms):
-    """Extends the lease every third of it; when Redis does not answer, again and again until the lease is over."""
+    """Extend the lease every third of it; when Redis does not answer, again and again until the lease is over."""
     clock = asyncio.get_running_loop().time
     until = clock() + ttl_ms / 1000
     while True:

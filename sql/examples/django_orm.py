@@ -7,13 +7,16 @@ both in a migration (RunSQL). The models need not know the column.
     if invoice is not None:                    # None: a newer holder has claimed it
         invoice.status = "closed"
         with fenced(fence):                    # LF001 when a newer holder has claimed it meanwhile: see is_stale()
-            invoice.save()
+            invoice.save(force_update=True)
 
 Outside of `fenced` no row of the table is written (LF003), and new ones can be created.
+
+`force_update`: a plain save() of a row that a successor has deleted inserts it again. For Django on psycopg 3 and psycopg2.
 """
 
 from contextlib import contextmanager
 
+from django.core import exceptions
 from django.db import DatabaseError, connections, router, transaction
 
 
@@ -35,5 +38,14 @@ def fenced(fence, using="default"):
 
 
 def is_stale(error):
-    """Whether a newer holder has taken over: stop, and take the lock again."""
-    return isinstance(error, DatabaseError) and error.__cause__.sqlstate == "LF001"
+    """Whether a newer holder has taken over: stop, and take the lock again. Also when it has deleted the claimed row."""
+    if not isinstance(error, DatabaseError):
+        return False
+    if error.__cause__ is None:  # Django's own: a forced update that found no row; from Django 6 on with a class of its own
+        return type(error) is DatabaseError or isinstance(error, getattr(exceptions, "ObjectNotUpdated", ()))
+    return sqlstate(error.__cause__) == "LF001"
+
+
+def sqlstate(error):
+    """The SQLSTATE of an error of psycopg 3 or psycopg2; None: it is not the server's."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

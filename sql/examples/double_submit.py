@@ -24,7 +24,11 @@ class Order(BaseModel):
 
 
 def make_app(r, pool, charge):
-    """`r`: a redis.asyncio client, `pool`: a pool of asyncpg, `charge(key, order)`: takes the money, once for each key."""
+    """`r`: a redis.asyncio client, `pool`: a pool of asyncpg, `charge(key, fence, order)`: takes the money, once for each key.
+
+    The key names the operation and is the same for every holder: a key with the fence in it charges again for a stalled holder's
+    successor. The fence travels beside it, for a service that can refuse an older one.
+    """
     app = FastAPI()
 
     @app.post("/orders")
@@ -43,7 +47,7 @@ def make_app(r, pool, charge):
                 raise LockLost(key)
             if claimed["answer"] is not None:
                 return json.loads(claimed["answer"])
-            payment = await charge(key, order)
+            payment = await charge(key, fence, order)
             async with db.transaction():
                 number = await db.fetchval("INSERT INTO orders (item, payment) VALUES ($1, $2) RETURNING id", order.item, payment)
                 answer = {"order": number}

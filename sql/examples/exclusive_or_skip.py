@@ -6,21 +6,21 @@ For tasks that are started more often than they should run at a time: a Celery t
 (name it `f"task:{task.name}:{args}"`), a cron job on three hosts, a cache that many requests find empty.
 """
 
-import uuid
+from contextlib import ExitStack
+
+from lease import LockBusy, lease
 
 
-def run_exclusive_or_skip(r, name, work, *args, ttl_ms=60_000):
-    """Call work(fence, *args) under the lock `name`; False, at once, when it is busy.
+def run_exclusive_or_skip(r, name, work, *args, ttl_ms=10_000):
+    """Call work(fence, *args) under the lock `name`. False, at once: it is busy. LockLost: the lease ended during the work.
 
-    The lease is not renewed: choose ttl_ms above what the work takes. When that was wrong all the same, a second one starts
-    and the fence, which work() puts into each of its writes, refuses what the first one still writes.
+    After LockLost a second one may have run meanwhile. work() puts the fence into each of its writes, so the rows refuse
+    those of the older one.
     """
-    owner = uuid.uuid4().hex  # a new one for each acquisition
-    fence = r.execute_command("FENCELOCK.ACQUIRE", name, owner, ttl_ms, "RETRY")
-    if fence is None:
-        return False
-    try:
+    with ExitStack() as stack:
+        try:
+            fence = stack.enter_context(lease(r, name, ttl_ms=ttl_ms, wait_ms=None))
+        except LockBusy:
+            return False
         work(fence, *args)
-    finally:
-        r.execute_command("FENCELOCK.RELEASE", name, owner, "FENCE", fence)
     return True

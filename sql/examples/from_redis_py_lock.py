@@ -17,20 +17,19 @@ The two do not see each other, and one key cannot be both (WRONGTYPE): Fencelock
 3. Put the fence into the writes (fenced_claim, fenced_update), and protect the tables with fence_protect().
 """
 
-import uuid
 from contextlib import contextmanager
+
+from lease import lease
 
 
 @contextmanager
 def both_locks(r, name, ttl_ms=10_000, wait_ms=4_000):
-    """Holds the lock of both kinds and gives the fence."""
-    owner = uuid.uuid4().hex  # a new one for each acquisition
-    # Entering and leaving raise LockError and LockNotOwnedError, as they did.
-    with r.lock(name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000):
-        fence = r.execute_command("FENCELOCK.ACQUIRE", f"fence:{name}", owner, ttl_ms, "WAIT", wait_ms, "RETRY")
-        if fence is None:
-            raise TimeoutError(f"fence:{name} was busy for {wait_ms} ms")
-        try:
-            yield fence
-        finally:
-            r.execute_command("FENCELOCK.RELEASE", f"fence:{name}", owner, "FENCE", fence)
+    """Hold the lock of both kinds and give the fence. The old lock is not renewed.
+
+    The old one raises LockError and LockNotOwnedError as it did, the new one LockBusy and LockLost.
+    """
+    with (
+        r.lock(name, timeout=ttl_ms / 1000, blocking_timeout=wait_ms / 1000),
+        lease(r, f"fence:{name}", ttl_ms=ttl_ms, wait_ms=wait_ms) as fence,
+    ):
+        yield fence

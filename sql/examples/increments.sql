@@ -30,16 +30,16 @@ SELECT value FROM fenced_claim(NULL::counters, 1, 41);
 -- On a protected table the statement needs no condition, so nobody can forget it, and an ORM's own increment
 -- (F("value") + 1) works as it is. What is refused is an error that says why.
 SELECT fence_protect('counters');
--- =>
+-- => 1
 BEGIN;
 SELECT fence_use(42);
--- =>
+-- => 42
 UPDATE counters SET value = value + 1 WHERE id = 1 RETURNING value;
 -- => 3
 COMMIT;
 BEGIN;
 SELECT fence_use(41);
--- =>
+-- => 41
 UPDATE counters SET value = value + 1 WHERE id = 1 RETURNING value;
 -- => ERROR:  fence 41 is stale at a row of table "counters"
 -- => DETAIL:  The row has fence 42; the newest that this transaction uses is 41.
@@ -50,7 +50,7 @@ ROLLBACK;
 -- twice. Give each step a name, and let the same statement ask for it.
 BEGIN;
 SELECT fence_use(42);
--- =>
+-- => 42
 UPDATE counters SET value = value + 1, last_step = 'b94fe5b2-9a65-4c3f-8a1c-4a5ac0de0001'
 WHERE id = 1 AND last_step IS DISTINCT FROM 'b94fe5b2-9a65-4c3f-8a1c-4a5ac0de0001' RETURNING value;
 -- => 4

@@ -1,8 +1,11 @@
 -- A table of jobs: workers pick with SKIP LOCKED, and only the newest holder of a job completes it.
 --
--- Each pick takes the next number of a sequence, and that is its fence, so this needs no Redis. A worker that stalls
--- past its time comes back with an older number and is refused. Where a lock in Redis guards the job, use the fence of
--- that lock instead, and never both on one table: fences of Redis are larger than all of the sequence.
+-- Each pick issues the next fence of its job under the lock of the row, so this needs no Redis. A worker that stalls
+-- past its time comes back with an older fence and is refused. Where a lock in Redis guards the job, use the fence of
+-- that lock instead, and never both on one table.
+--
+-- A fence is at least the time in microseconds. A fence from a sequence, or fence + 1 alone, would be issued twice where
+-- PostgreSQL loses the last pick (a fail-over to an asynchronous replica, a restore): then two workers complete one job.
 --
 -- A line `-- =>` is what psql (-qAt) prints for the statement before it.
 
@@ -16,7 +19,6 @@ CREATE TABLE jobs (
     fence bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX jobs_open ON jobs (id) WHERE state <> 'done';
-CREATE SEQUENCE job_fences;
 
 -- The first job that is ready, or whose worker has not come back in time; no row when there is none.
 CREATE FUNCTION pick_job(how_long interval)
@@ -24,21 +26,20 @@ RETURNS SETOF jobs
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    open bigint;
+    open jobs;
     next_fence bigint;
 BEGIN
-    SELECT id INTO open
+    SELECT * INTO open
     FROM jobs
     WHERE state = 'ready' OR (state = 'running' AND run_until < clock_timestamp())
     ORDER BY id
     LIMIT 1
     FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-        -- Taken while the row is locked, so it is larger than the fence that is stored.
-        next_fence := nextval('job_fences');
+        next_fence := greatest(open.fence + 1, extract(epoch FROM clock_timestamp()) * 1000000);
         RETURN QUERY
         SELECT written.*
-        FROM fenced_claim(NULL::jobs, open, next_fence) AS claimed,
+        FROM fenced_claim(NULL::jobs, open.id, next_fence) AS claimed,
             fenced_update_returning(NULL::jobs, claimed.id, next_fence, jsonb_build_object(
                 'state', 'running',
                 'run_until', clock_timestamp() + how_long,
@@ -50,27 +51,29 @@ $$;
 
 INSERT INTO jobs (payload) VALUES ('{"mail": "ann@example.org"}');
 
--- Worker A picks the job for one second, and stalls.
-SELECT id, attempts, fence FROM pick_job('1 second');
--- => 1|1|1
+-- Worker A picks the job for one second, and stalls. (\gset keeps the fence as :a_fence; a worker keeps it as a number.)
+SELECT id AS a_id, attempts AS a_attempts, fence AS a_fence FROM pick_job('1 second') \gset
+\echo :a_id :a_attempts
+-- => 1 1
 SELECT count(*) FROM pick_job('1 second');
 -- => 0
 
 -- Its time has passed. Worker B picks the job, and works.
 SELECT pg_sleep(1.1);
 -- =>
-SELECT id, attempts, fence FROM pick_job('30 seconds');
--- => 1|2|2
+SELECT id AS b_id, attempts AS b_attempts, fence AS b_fence FROM pick_job('30 seconds') \gset
+\echo :b_id :b_attempts
+-- => 1 2
 
 -- B needs longer than it thought.
-SELECT fenced_update('jobs', 1, 2, jsonb_build_object('run_until', clock_timestamp() + interval '60 seconds'));
+SELECT fenced_update('jobs', 1, :b_fence, jsonb_build_object('run_until', clock_timestamp() + interval '60 seconds'));
 -- => t
 
 -- A wakes up and completes: refused. B completes: done. What else belongs to the completion goes into the same
 -- transaction, after the answer is true.
-SELECT fenced_update('jobs', 1, 1, '{"state": "done", "result": {"sent": "by A"}}');
+SELECT fenced_update('jobs', 1, :a_fence, '{"state": "done", "result": {"sent": "by A"}}');
 -- => f
-SELECT fenced_update('jobs', 1, 2, '{"state": "done", "result": {"sent": "by B"}}');
+SELECT fenced_update('jobs', 1, :b_fence, '{"state": "done", "result": {"sent": "by B"}}');
 -- => t
 SELECT state, result FROM jobs;
 -- => done|{"sent": "by B"}

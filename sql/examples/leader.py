@@ -5,26 +5,25 @@
 
     Candidate(r, db, "scheduler", identity=os.environ["HOSTNAME"], work=reconcile).run()
 
-A leader renews its lease from a thread and calls work(fence) in rounds. Every round claims the leader's row again: the
-same fence is accepted for hours, and a newer one ends the leadership at once, also when the lease was lost unnoticed.
-The row tells everybody who leads. MAXHOLD ends even a leadership that is renewed by a process whose work hangs.
+A leader renews its lease from a thread and calls work(fence, lost) in rounds. `lost` is an Event: work that takes long
+checks it and returns. Every round claims the leader's row again: the same fence is accepted for hours, and a newer one
+ends the leadership at once, also when the lease was lost unnoticed. The row tells everybody who leads.
 """
 
 import threading
-import time
-import uuid
+from contextlib import ExitStack
 
-from redis.exceptions import RedisError
+from lease import LockBusy, LockLost, lease
 
 CLAIM = "SELECT identity FROM fenced_claim(NULL::leaders, %s, %s)"
 LEADS = "SELECT fenced_update('leaders', %s, %s, jsonb_build_object('identity', %s::text, 'since', now()))"
 
 
 class Candidate:
-    """Stands for election until stop() is called. `r` is a redis-py client, `db` a connection of psycopg in autocommit.
+    """Stands for election. `r` is a redis-py client, `db` a connection of psycopg in autocommit.
 
     lease_ms: how long the others wait for a leader that is dead. round_s: the pause between two rounds of work.
-    max_hold_ms: after so long the leadership is handed on in any case.
+    max_hold_ms: after so long the leadership is handed on in any case, also by a process whose work hangs.
     """
 
     def __init__(self, r, db, name, identity, work, *, lease_ms=15_000, round_s=2.0, max_hold_ms=12 * 3_600_000):
@@ -33,50 +32,27 @@ class Candidate:
         self._stopped = threading.Event()
 
     def run(self):
-        """Wait to be elected, lead, and wait again."""
+        """Wait to be elected, and lead until stop(). LockLost: the leadership has ended before. Call it again to stand again."""
+        lost = threading.Event()
+        options = {"ttl_ms": self.lease_ms, "wait_ms": 2_000, "max_hold_ms": self.max_hold_ms, "lost": lost}
         while not self._stopped.is_set():
-            owner = f"{self.identity}-{uuid.uuid4().hex}"  # a new one for each acquisition
-            options = ("WAIT", 2_000, "RETRY", "MAXHOLD", self.max_hold_ms)
-            fence = self.r.execute_command("FENCELOCK.ACQUIRE", self._lock, owner, self.lease_ms, *options)
-            if fence is not None:
-                self._lead(owner, fence)
+            with ExitStack() as leadership:
+                try:
+                    fence = leadership.enter_context(lease(self.r, f"leader:{self.name}", **options))
+                except LockBusy:
+                    continue
+                self._lead(fence, lost)
+
+    def _lead(self, fence, lost):
+        while not lost.is_set() and not self._stopped.is_set():
+            leader = self.db.execute(CLAIM, (self.name, fence)).fetchone()
+            if leader is None:
+                raise LockLost(f"a newer leader has claimed {self.name}")
+            if leader[0] != self.identity:
+                self.db.execute(LEADS, (self.name, fence, self.identity))
+            self.work(fence, lost)
+            lost.wait(self.round_s)
 
     def stop(self):
         """Finish the round, release the lock, and return from run()."""
         self._stopped.set()
-
-    @property
-    def _lock(self):
-        return f"leader:{self.name}"
-
-    def _lead(self, owner, fence):
-        over = threading.Event()
-        renewal = threading.Thread(target=self._renew, args=(owner, fence, over), daemon=True)
-        renewal.start()
-        try:
-            while not over.is_set() and not self._stopped.is_set():
-                leader = self.db.execute(CLAIM, (self.name, fence)).fetchone()
-                if leader is None:
-                    break  # a newer leader has claimed the row
-                if leader[0] != self.identity:
-                    self.db.execute(LEADS, (self.name, fence, self.identity))
-                self.work(fence)
-                over.wait(self.round_s)
-        finally:
-            over.set()
-            renewal.join()
-            self.r.execute_command("FENCELOCK.RELEASE", self._lock, owner, "FENCE", fence)
-
-    def _renew(self, owner, fence, over):
-        """Sets `over` when the lease has ended, or may have: Redis was silent for as long as it lasts."""
-        until = time.monotonic() + self.lease_ms / 1000
-        while not over.wait(self.lease_ms / 3000):
-            asked = time.monotonic()
-            try:
-                left = self.r.execute_command("FENCELOCK.EXTEND", self._lock, owner, self.lease_ms, "FENCE", fence)
-            except RedisError:
-                left = None
-            if left:
-                until = asked + left / 1000
-            elif left == 0 or time.monotonic() >= until:
-                over.set()

@@ -2,17 +2,15 @@
 --
 -- Its own rule was UPDATE ... SET lock_fence = $2 ... WHERE id = $3 AND lock_fence <= $2, which protects the write and not
 -- the read before it. Fences of Fencelock are at least the time in microseconds, so they are larger than every counter's,
--- and the first claim just works: no fence needs to be changed. Three things do need care.
+-- and the first claim just works: no fence needs to be changed. Four things do need care. from_counter_lock.py has the
+-- workers' side.
 --
 -- A line `-- =>` is what psql (-qAt) prints for the statement before it.
 
 CREATE TABLE invoices (id int PRIMARY KEY, status text NOT NULL, lock_fence int NOT NULL DEFAULT 0);
 INSERT INTO invoices VALUES (1, 'open', 57);
 
--- 1. Stop the old workers before the first new one starts: after its first claim theirs are refused for ever. The two
---    kinds of lock do not see each other either.
-
--- 2. An integer column is too narrow.
+-- 1. An integer column is too narrow.
 SELECT status FROM fenced_claim(NULL::invoices, 1, 1795968243472377, fence_column => 'lock_fence');
 -- => ERROR:  fence 1795968243472377 is out of range
 -- => DETAIL:  Fence column "lock_fence" of table "invoices" has type integer, which ends at 2147483647.
@@ -20,29 +18,41 @@ SELECT status FROM fenced_claim(NULL::invoices, 1, 1795968243472377, fence_colum
 
 --    Either widen it (the table is rewritten under an exclusive lock):
 ALTER TABLE invoices ALTER lock_fence TYPE bigint;
---    or add a new column, which takes no time (and nobody needs the old numbers when the old workers are gone):
+--    or add a new column, which takes no time, when the old workers have stopped (nobody needs their numbers then):
 ALTER TABLE invoices ADD fence bigint NOT NULL DEFAULT 0;
 --    or stay with small numbers: load the module with `fence-clock no`, and tell it once where to go on, which is
 --    FENCELOCK.RAISE with the largest that any row has:
 SELECT max(lock_fence) FROM invoices;
 -- => 57
 
--- 3. A column of another name is the last argument of every function.
+-- 2. A column of another name is the last argument of every function.
 SELECT status FROM fenced_claim(NULL::invoices, 1, 1795968243472377, fence_column => 'lock_fence');
 -- => open
 SELECT fenced_update('invoices', 1, 1795968243472377, '{"status": "closed"}', fence_column => 'lock_fence');
 -- => t
 
--- An old worker that was forgotten writes nothing.
+-- 3. The old workers may go on while the new ones start. But the first claim of a new one puts its fence above their
+--    counter, which is at 58 here: they write nothing more.
 UPDATE invoices SET status = 'open', lock_fence = 58 WHERE id = 1 AND lock_fence <= 58 RETURNING status;
 -- =>
+--    So each new worker raises their counter in Redis to its own fence, after FENCELOCK.ACQUIRE and before its claim:
+--
+--        EVAL <script> 1 lock:invoice:fence 1795968243472377
+--
+--        if tonumber(redis.call('GET', KEYS[1]) or 0) < tonumber(ARGV[1]) then
+--            redis.call('SET', KEYS[1], ARGV[1])
+--        end
+--
+--    The next old worker has a larger fence then, and the next new one a larger one again.
+UPDATE invoices SET status = 'open', lock_fence = 1795968243472378 WHERE id = 1 AND lock_fence <= 1795968243472378 RETURNING status;
+-- => open
 
--- Code that was forgotten shows itself, once the table is protected.
+-- 4. When the old workers are gone, protect the table. Code that was forgotten shows itself.
 SELECT fence_protect('invoices', 'lock_fence');
--- =>
+-- => 1
 UPDATE invoices SET status = 'open' WHERE id = 1;
 -- => ERROR:  UPDATE on the protected table "invoices" proved no fence
 -- => DETAIL:  It is neither the change of a fenced function nor of a transaction that uses the row's fence.
 -- => HINT:  Use fenced_update() and its like, or claim the row and call fence_use() with your lock's fence in this transaction.
-SELECT status FROM invoices;
--- => closed
+SELECT status, lock_fence FROM invoices;
+-- => open|1795968243472378

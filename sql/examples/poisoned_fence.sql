@@ -8,7 +8,7 @@
 CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0);
 INSERT INTO counters VALUES (1, 0, 9007199254740991), (2, 0, 41);
 SELECT fenced_guard('ledger', 41);
--- =>
+-- => 41
 
 -- How it shows: a holder that has just been granted the lock is stale. Its rows are those ahead of the clock. (Where
 -- fences are small counters: those above the last one that was issued.)
@@ -28,7 +28,7 @@ SELECT id FROM fenced_claim(NULL::counters, 1, 42);
 
 -- The same for a guard. For the owner of the extension.
 SELECT fenced_guard('ledger', 900000000);
--- =>
+-- => 900000000
 SELECT fenced_guard('ledger', 42);
 -- => ERROR:  fence 42 is stale at guard "ledger"
 -- => DETAIL:  The guard has let in fence 900000000; this transaction has fence 42.
@@ -36,7 +36,7 @@ SELECT fenced_guard('ledger', 42);
 SELECT fence_guard_reset('ledger', 41);
 -- => 900000000
 SELECT fenced_guard('ledger', 42);
--- =>
+-- => 42
 
 -- Where fences are counters of a few thousand, a low limit keeps the next one out.
 SET pg_fence.max_fence = 100000;

@@ -9,12 +9,16 @@ The models need not know the column. Give the session the fence of your lock:
             invoice.status = "closed"
             session.commit()                   # LF001 when a newer holder has claimed it meanwhile: see is_stale()
 
-A session without a fence writes no row of the table (LF003), and inserts new ones.
+A session without a fence writes no row of the table (LF003), and inserts new ones. So does session.merge() of a row that a
+successor has deleted: it inserts it again. Claim, and change what claim() returned.
+
+For psycopg 3, psycopg2, pg8000 and asyncpg; an AsyncSession calls `await session.run_sync(claim, Invoice, 1)`.
 """
 
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
 
 @event.listens_for(Session, "after_begin")
@@ -26,15 +30,28 @@ def use_the_fence(session, transaction, connection):
 
 
 def claim(session, model, key):
-    """The row as an object, or None: stale. Commits, so that the claim is seen at once and nobody waits for it."""
+    """The row as an object, or None: stale. Commits, so that the claim is seen at once and nobody waits for it.
+
+    A key of several columns is a JSON object of them, as text.
+    """
     table = session.connection().dialect.identifier_preparer.format_table(model.__table__)
     claimed = text(f"SELECT * FROM fenced_claim(NULL::{table}, :key, :fence)")
     query = select(model).from_statement(claimed).execution_options(populate_existing=True)
-    found = session.scalars(query, {"key": key, "fence": session.info["fence"]}).one_or_none()
+    # As text, because asyncpg asks the server for the type of an untyped parameter, and gets text.
+    found = session.scalars(query, {"key": str(key), "fence": session.info["fence"]}).one_or_none()
     session.commit()
     return found
 
 
 def is_stale(error):
-    """Whether a newer holder has taken over: stop, and take the lock again."""
-    return isinstance(error, DBAPIError) and error.orig.sqlstate == "LF001"
+    """Whether a newer holder has taken over: stop, and take the lock again. Also when it has deleted the claimed row."""
+    if isinstance(error, (StaleDataError, ObjectDeletedError)):
+        return True
+    return isinstance(error, DBAPIError) and sqlstate(error.orig) == "LF001"
+
+
+def sqlstate(error):
+    """The SQLSTATE of a driver's error; None: the error is not the server's."""
+    if error.args and isinstance(error.args[0], dict):  # pg8000
+        return error.args[0].get("C")
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg 3 and asyncpg, psycopg2

@@ -1,13 +1,24 @@
 """SQLAlchemy and Django save claimed rows of a protected table: the examples that users copy, with unchanged models."""
 
+import asyncio
+import contextlib
+import re
+import subprocess
+import sys
+
+import asyncpg
 import django
+import pg8000.dbapi
 import psycopg
+import psycopg2
 import pytest
 import sqlalchemy
 from django.conf import settings
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from recipes import example
+from harness import places
+from recipes import EXAMPLES, example
 
 TABLES = """
     CREATE TABLE invoices (id int PRIMARY KEY, status text NOT NULL, total int NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0);
@@ -24,6 +35,11 @@ def invoices(db):
     """A connection to a database with two open invoices in a protected table."""
     db.execute(TABLES)
     return db
+
+
+def delete_as_a_successor(db, key=1):
+    db.execute("SELECT * FROM fenced_claim(NULL::invoices, %s, %s)", (key, NEW))
+    assert db.execute("SELECT fenced_delete('invoices', %s, %s)", (key, NEW)).fetchone() == (True,)
 
 
 class Base(DeclarativeBase):
@@ -50,10 +66,11 @@ class Line(Base):
     invoice: Mapped[Invoice] = relationship(back_populates="lines")
 
 
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
 class TestSqlalchemy:
     @pytest.fixture
-    def engine(self, dsn):
-        engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"), pool_size=1, max_overflow=0)
+    def engine(self, dsn, driver):
+        engine = sqlalchemy.create_engine(dsn.replace("postgresql://", f"postgresql+{driver}://"), pool_size=1, max_overflow=0)
         yield engine
         engine.dispose()
 
@@ -91,7 +108,7 @@ class TestSqlalchemy:
             session.get(Invoice, 1).status = "closed"
             with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
                 session.commit()
-        assert caught.value.orig.sqlstate == "LF003"
+        assert recipe.sqlstate(caught.value.orig) == "LF003"
         assert not recipe.is_stale(caught.value)
 
     def test_bulk_statements_and_deletes_follow_the_same_rule(self, engine, invoices):
@@ -101,8 +118,85 @@ class TestSqlalchemy:
             session.commit()
             with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
                 session.execute(sqlalchemy.update(Invoice).values(status="closed"))
-        assert caught.value.orig.sqlstate == "LF002", "invoice 2 was never claimed"
+        assert recipe.sqlstate(caught.value.orig) == "LF002", "invoice 2 was never claimed"
         assert invoices.execute(READ).fetchall() == [(2, "open", 0, 0)]
+
+    def test_a_row_that_a_successor_has_deleted_is_stale_and_stays_deleted(self, engine, invoices):
+        recipe = example("sqlalchemy_orm")
+        with Session(engine, info={"fence": OLD}) as session:
+            invoice = recipe.claim(session, Invoice, 1)
+            delete_as_a_successor(invoices)
+            with pytest.raises(sqlalchemy.exc.SQLAlchemyError, check=recipe.is_stale):
+                assert invoice.status  # what was loaded has expired with the claim's commit
+        with Session(engine, info={"fence": OLD}, expire_on_commit=False) as session:
+            invoice = recipe.claim(session, Invoice, 2)
+            delete_as_a_successor(invoices, 2)
+            invoice.status = "late"
+            with pytest.raises(sqlalchemy.exc.SQLAlchemyError, check=recipe.is_stale):
+                session.commit()
+        assert invoices.execute(READ).fetchall() == []
+
+    def test_an_error_that_is_not_the_servers_is_not_stale(self, engine, invoices):
+        recipe = example("sqlalchemy_orm")
+        assert not recipe.is_stale(ValueError())
+        assert not recipe.is_stale(sqlalchemy.exc.DBAPIError("SELECT", {}, engine.dialect.dbapi.OperationalError("the connection broke")))
+
+
+def test_an_async_session_of_sqlalchemy_saves_and_is_refused_alike(dsn, invoices):
+    """asyncpg asks the server for the types of parameters."""
+    recipe = example("sqlalchemy_orm")
+
+    async def main():
+        engine = create_async_engine(dsn.replace("postgresql://", "postgresql+asyncpg://"))
+        async with AsyncSession(engine, info={"fence": OLD}) as session:
+            invoice = await session.run_sync(recipe.claim, Invoice, 1)
+            invoice.status = "closed"
+            await session.commit()
+            invoices.execute("SELECT * FROM fenced_claim(NULL::invoices, 1, %s)", (NEW,))
+            invoice.status = "late"
+            with pytest.raises(sqlalchemy.exc.DBAPIError, check=recipe.is_stale):
+                await session.commit()
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert invoices.execute(READ).fetchone() == (1, "closed", 0, NEW)
+
+
+def told_sqlstates():
+    """The table of the manual: the expression for each Python stack."""
+    text = (places.ROOT / "pg_fence" / "README.md").read_text().split("| stack | SQLSTATE |")[1]
+    return {stack: expression for stacks, expression in re.findall(r"^\| (.*?) \| `(error.*?)`", text, re.MULTILINE) for stack in stacks.split(", ")}
+
+
+def test_the_manual_says_where_each_python_driver_keeps_the_sqlstate(dsn):
+    told, query = told_sqlstates(), "SELECT FROM fenced_claim(NULL::pg_class, '1', 1)"
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    errors = {}
+
+    async def with_asyncpg():
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(query)
+        except asyncpg.PostgresError as error:
+            errors["asyncpg"] = error
+        await connection.close()
+
+    asyncio.run(with_asyncpg())
+    native = {"host": parts["host"], "port": parts["port"], "user": parts["user"], "database": parts["dbname"]}
+    for name, opened, broken in (
+        ("psycopg 3", psycopg.connect(dsn), psycopg.Error),
+        ("psycopg2", psycopg2.connect(dsn), psycopg2.Error),
+        ("pg8000", pg8000.dbapi.connect(**native), pg8000.exceptions.DatabaseError),
+    ):
+        with contextlib.closing(opened), pytest.raises(broken) as caught:
+            opened.cursor().execute(query)
+        errors[name] = caught.value
+    engine = sqlalchemy.create_engine(dsn.replace("postgresql://", "postgresql+psycopg2://"))
+    with engine.connect() as opened, pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
+        opened.execute(sqlalchemy.text(query))
+    engine.dispose()
+    assert isinstance(eval(told["SQLAlchemy"], {"error": caught.value}), psycopg2.Error)
+    assert {name: eval(told[name], {"error": error}) for name, error in errors.items()} == dict.fromkeys(errors, "42809")
 
 
 settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "", "CONN_MAX_AGE": None}}, USE_TZ=True)
@@ -161,7 +255,7 @@ class TestDjango:
         assert recipe.claim(DjangoInvoice, 1, NEW).status == "open"
         invoice.status = "late"
         with pytest.raises(DatabaseError, check=recipe.is_stale), recipe.fenced(OLD):
-            invoice.save()
+            invoice.save(force_update=True)
         assert recipe.claim(DjangoInvoice, 1, OLD) is None
         assert invoices.execute(READ).fetchone() == (1, "open", 0, NEW)
 
@@ -184,6 +278,59 @@ class TestDjango:
             DjangoInvoice.objects.update(status="closed")
         assert caught.value.__cause__.sqlstate == "LF002", "invoice 2 was never claimed"
         assert invoices.execute(READ).fetchall() == [(2, "open", 0, 0)]
+
+    def test_a_row_that_a_successor_has_deleted_is_stale_and_stays_deleted(self, invoices):
+        recipe = example("django_orm")
+        invoice = recipe.claim(DjangoInvoice, 1, OLD)
+        delete_as_a_successor(invoices)
+        invoice.status = "late"
+        with pytest.raises(DatabaseError, check=recipe.is_stale), recipe.fenced(OLD):
+            invoice.save(force_update=True)
+        assert invoices.execute(READ).fetchall() == [(2, "open", 0, 0)]
+        with recipe.fenced(OLD):
+            invoice.save()
+        assert invoices.execute(READ).fetchone() == (1, "late", 0, 0), "what the recipe warns of"
+
+    def test_other_errors_are_not_stale(self, invoices):
+        recipe = example("django_orm")
+        assert not recipe.is_stale(ValueError())
+        with pytest.raises(DatabaseError) as caught, recipe.transaction.atomic():
+            with pytest.raises(DatabaseError):
+                DjangoInvoice.objects.create(id=2, status="twice")
+            DjangoInvoice.objects.count()
+        assert not recipe.is_stale(caught.value), "an error of Django's own: the transaction is broken"
+
+    def test_the_same_on_psycopg2(self, dsn, invoices):
+        """In a process of its own, as Django takes psycopg 3 where that can be imported."""
+        program = """
+import sys
+sys.modules["psycopg"] = None
+import django
+from django.conf import settings
+host, port, user, name, examples, old, new = sys.argv[1:]
+database = {"ENGINE": "django.db.backends.postgresql", "HOST": host, "PORT": port, "USER": user, "NAME": name}
+settings.configure(DATABASES={"default": database})
+django.setup()
+from django.db import DatabaseError, connection, models
+sys.path.append(examples)
+import django_orm as recipe
+class Invoice(models.Model):
+    id = models.IntegerField(primary_key=True)
+    status = models.TextField()
+    class Meta:
+        app_label, db_table, managed = "shop", "invoices", False
+invoice = recipe.claim(Invoice, 1, int(old))
+recipe.claim(Invoice, 1, int(new))
+try:
+    with recipe.fenced(int(old)):
+        invoice.save(force_update=True)
+except DatabaseError as error:
+    print(connection.Database.__name__, recipe.is_stale(error), recipe.sqlstate(error.__cause__))
+"""
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
+        words = [parts[part] for part in ("host", "port", "user", "dbname")]
+        command = [sys.executable, "-c", program, *map(str, words), str(EXAMPLES), str(OLD), str(NEW)]
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "psycopg2 True LF001\n"
 
     def test_a_savepoint_inside_keeps_the_pass(self, invoices):
         recipe = example("django_orm")

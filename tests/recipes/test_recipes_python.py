@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import asyncpg
@@ -25,6 +26,109 @@ UPDATE = "SELECT fenced_update('counters', 1, $1, jsonb_build_object('value', $2
 def tables(name):
     """The CREATE TABLE and INSERT statements in the text of an example."""
     return "\n".join(re.findall(r"^    ((?:CREATE TABLE|INSERT).*?;)$", (EXAMPLES / f"{name}.py").read_text(), re.MULTILINE | re.DOTALL))
+
+
+class Broken:
+    """A client some of whose commands fail, as they do for a host without a network."""
+
+    def __init__(self, client, *commands, times=None):
+        self.client, self.commands, self.times = client, commands, times
+        self.failed = 0
+
+    def execute_command(self, *words):
+        if words[0] in self.commands and (self.times is None or self.failed < self.times):
+            self.failed += 1
+            raise redis.ConnectionError("no route to host")
+        return self.client.execute_command(*words)
+
+
+class TestLease:
+    def test_threads_that_contend_work_one_after_the_other(self, r, redis_server, db, connect):
+        recipe = example("lease")
+        db.execute(COUNTERS)
+
+        def work(_):
+            connection = connect()
+            with redis.Redis(port=redis_server.port) as client:
+                for _ in range(5):
+                    with recipe.lease(client, "lock:counter", wait_ms=30_000) as fence:
+                        (value,) = connection.execute(CLAIM.replace("$1", "%s"), (fence,)).fetchone()
+                        update = UPDATE.replace("$1", "%s").replace("$2", "%s")
+                        assert connection.execute(update, (fence, value + 1)).fetchone() == (True,)
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, range(4)))
+        assert db.execute("SELECT value FROM counters").fetchone() == (20,)
+        assert inspect(r, "lock:counter") is None
+
+    def test_a_holder_that_renews_keeps_the_lock_for_many_times_its_lease(self, r, eventually):
+        with example("lease").lease(r, "k", ttl_ms=2_000) as fence:
+            eventually(lambda: inspect(r, "k").held_ms > 4_500)
+            assert inspect(r, "k").fence == fence
+        assert inspect(r, "k") is None
+
+    def test_a_renewal_that_fails_once_is_no_lost_lease(self, r, eventually):
+        broken, lost = Broken(r, "FENCELOCK.EXTEND", times=1), threading.Event()
+        with example("lease").lease(broken, "k", ttl_ms=3_000, lost=lost):
+            eventually(lambda: inspect(r, "k").held_ms > 4_000)
+            assert broken.failed == 1 and not lost.is_set()
+
+    def test_a_lease_that_somebody_ended_is_lost_and_the_block_can_see_it(self, r):
+        recipe, lost = example("lease"), threading.Event()
+        with pytest.raises(recipe.LockLost), recipe.lease(r, "k", ttl_ms=300, lost=lost):
+            r.delete("k")
+            newer = acquire(r, "k", "B", 60_000)
+            assert lost.wait(30)
+        assert inspect(r, "k").hold == (b"B", newer), "leaving has not released what the next one holds"
+
+    def test_a_lease_that_was_lost_between_two_renewals_is_told_at_the_end(self, r):
+        recipe = example("lease")
+        with pytest.raises(recipe.LockLost), recipe.lease(r, "k", ttl_ms=600_000):
+            r.delete("k")
+
+    def test_silence_for_a_whole_lease_is_a_lost_lease(self, r):
+        recipe, lost = example("lease"), threading.Event()
+        with pytest.raises(recipe.LockLost), recipe.lease(Broken(r, "FENCELOCK.EXTEND"), "k", ttl_ms=300, lost=lost):
+            assert lost.wait(30)
+
+    def test_a_call_that_hangs_does_not_hide_that_the_lease_has_ended(self, r):
+        recipe, lost, hang = example("lease"), threading.Event(), threading.Event()
+
+        class Hanging(Broken):
+            def execute_command(self, *words):
+                if words[0] == "FENCELOCK.EXTEND":
+                    hang.wait(60)
+                return super().execute_command(*words)
+
+        with pytest.raises(recipe.LockLost), recipe.lease(Hanging(r), "k", ttl_ms=300, lost=lost):
+            assert lost.wait(30)
+            hang.set()
+
+    def test_the_lease_of_a_block_that_hangs_ends_after_its_longest_time(self, r):
+        recipe, lost = example("lease"), threading.Event()
+        with pytest.raises(recipe.LockLost), recipe.lease(r, "k", ttl_ms=300, max_hold_ms=500, lost=lost):
+            assert lost.wait(30)
+
+    def test_an_error_of_the_connection_is_not_a_lost_lease(self, r):
+        recipe = example("lease")
+        with pytest.raises(redis.ConnectionError), recipe.lease(Broken(r, "FENCELOCK.ACQUIRE"), "k"):
+            raise AssertionError
+        with recipe.lease(Broken(r, "FENCELOCK.RELEASE"), "k", ttl_ms=60_000) as fence:
+            """What was done is done, and the lease ends by itself."""
+        assert inspect(r, "k").fence == fence
+
+    def test_a_busy_lock_is_told_at_once_or_after_the_wait(self, r):
+        recipe = example("lease")
+        acquire(r, "k", "A", 60_000)
+        for wait_ms in (None, 10):
+            with pytest.raises(recipe.LockBusy), recipe.lease(r, "k", wait_ms=wait_ms):
+                raise AssertionError
+        assert inspect(r, "k").waiters == 0
+
+    def test_an_error_of_the_block_comes_out_as_it_is_and_releases(self, r):
+        with pytest.raises(ZeroDivisionError), example("lease").lease(r, "k"):
+            1 / 0
+        assert inspect(r, "k") is None
 
 
 class TestAsyncLock:
@@ -93,12 +197,10 @@ class TestAsyncLock:
         recipe = example("async_lock")
 
         async def work(client):
-            began = time.monotonic()
             with pytest.raises(recipe.LockLost):
                 async with recipe.fenced_lock(client, "k", ttl_ms=300):
                     await client.delete("k")
-                    await asyncio.sleep(60)
-            assert time.monotonic() - began < 30
+                    await asyncio.Event().wait()
             assert asyncio.current_task().cancelling() == 0
 
         run(work)
@@ -118,6 +220,16 @@ class TestAsyncLock:
             assert inspect(r, "k").hold == (b"B", newer), "leaving has not released what the next one holds"
 
         run_with_rows(work)
+
+    def test_a_body_that_blocks_the_loop_past_its_lease_is_told_when_it_leaves(self, run, r, eventually):
+        recipe = example("async_lock")
+
+        async def work(client):
+            with pytest.raises(recipe.LockLost):
+                async with recipe.fenced_lock(client, "k", ttl_ms=200):
+                    eventually(lambda: inspect(r, "k"), None)
+
+        run(work)
 
     def test_a_busy_lock_and_a_cancelled_wait_leave_nothing_behind(self, run, r, eventually):
         recipe = example("async_lock")
@@ -156,20 +268,48 @@ def test_a_task_runs_exclusively_or_is_skipped(r, redis_server):
     def work(fence, word):
         fences.append((fence, word))
         inside.set()
-        leave.wait(10)
+        leave.wait(60)
 
     with redis.Redis(port=redis_server.port) as other, ThreadPoolExecutor(1) as threads:
         first = threads.submit(run, other, "task", work, "first")
-        assert inside.wait(10)
+        assert inside.wait(60)
         assert run(r, "task", work, "second") is False
         leave.set()
-        assert first.result(10) is True
+        assert first.result(60) is True
     assert run(r, "task", work, "third") is True
     with pytest.raises(ZeroDivisionError):
         run(r, "task", lambda fence: 1 / 0)
     assert inspect(r, "task") is None
     assert [word for _, word in fences] == ["first", "third"]
     assert fences[0] < fences[1]
+
+
+def test_a_task_keeps_its_lock_for_longer_than_its_lease(r, eventually):
+    run = example("exclusive_or_skip").run_exclusive_or_skip
+
+    def work(fence):
+        eventually(lambda: inspect(r, "task").held_ms > 4_500)
+        assert run(r, "task", lambda fence: None) is False
+
+    assert run(r, "task", work, ttl_ms=2_000) is True
+
+
+def test_a_task_whose_lease_was_lost_is_not_said_to_have_run_exclusively(r):
+    run, recipe = example("exclusive_or_skip").run_exclusive_or_skip, example("lease")
+    with pytest.raises(recipe.LockLost):
+        run(r, "task", lambda fence: r.delete("task"))
+
+
+def test_a_busy_lock_inside_the_work_is_not_taken_for_the_tasks_own(r):
+    run, recipe = example("exclusive_or_skip").run_exclusive_or_skip, example("lease")
+    acquire(r, "other", "A", 60_000)
+
+    def work(fence):
+        with recipe.lease(r, "other", wait_ms=None):
+            raise AssertionError
+
+    with pytest.raises(recipe.LockBusy):
+        run(r, "task", work)
 
 
 def test_a_task_of_several_schedulers_runs_once_when_it_is_due(r, redis_server, db, connect):
@@ -199,6 +339,11 @@ def test_a_task_of_several_schedulers_runs_once_when_it_is_due(r, redis_server, 
     db.execute("SELECT fence_reset('schedule', 'report', 1)")
     assert run(r, db, "report", ran.append) is True
     assert len(ran) == 2
+    # It loses its lease while it works: it has run, and may not have been alone.
+    db.execute("UPDATE schedule SET due = now(), fence = 0 WHERE task = 'report'")
+    with pytest.raises(example("lease").LockLost):
+        run(r, db, "report", lambda fence: r.delete("schedule:report"))
+    assert run(r, db, "report", ran.append) is False, "it has moved on"
 
 
 class TestDoubleSubmit:
@@ -208,12 +353,12 @@ class TestDoubleSubmit:
         db.execute(tables("double_submit"))
         charged = []
 
-        async def charge(key, order):
+        async def charge(key, fence, order):
             charged.append((key, order.item))
             await asyncio.sleep(0.2)
             return f"paid by {key}"
 
-        def run(work):
+        def run(work, charge=charge):
             async def main():
                 async with redis.asyncio.Redis(port=redis_server.port) as client, asyncpg.create_pool(dsn, min_size=0) as pool:
                     app = example("double_submit").make_app(client, pool, charge)
@@ -253,25 +398,65 @@ class TestDoubleSubmit:
         assert db.execute("SELECT (SELECT count(*) FROM orders), answer FROM submits").fetchone() == (0, None)
 
 
+    def test_a_stalled_holder_and_its_successor_charge_once(self, shop, db, r):
+        """A provider of payments that knows keys, as they all do. The first request is stuck behind its charge."""
+        paid, fences, stuck = {}, [], asyncio.Event()
+
+        async def charge(key, fence, order):
+            fences.append(fence)
+            paid.setdefault(key, 100)
+            if len(fences) == 1:
+                await stuck.wait()
+            return key
+
+        async def work(browser, _):
+            def send():
+                return browser.post("/orders", json={"item": "book"}, headers={"Idempotency-Key": "k"})
+
+            first = asyncio.create_task(send())
+            while not fences:
+                await asyncio.sleep(0.005)
+            r.delete("submit:k")  # as if its lease had ended unnoticed
+            assert (await send()).status_code == 200
+            stuck.set()
+            assert (await first).status_code == 409
+
+        shop(work, charge)
+        assert fences == sorted(set(fences)) and len(fences) == 2
+        assert sum(paid.values()) == 100
+        assert db.execute("SELECT payment FROM orders").fetchall() == [("k",)]
+
+
 class TestLeader:
     @pytest.fixture
     def candidate(self, redis_server, r, db, connect):
-        """A factory of candidates that run in threads of their own; `leads` tells who worked, with which fence."""
+        """A factory of candidates that stand for election again and again, each in a thread of its own."""
         db.execute(tables("leader"))
         running = []
 
         def make(identity, work=None, **options):
             client = redis.Redis(port=redis_server.port)
             options = {"lease_ms": 1_000, "round_s": 0.01, **options}
-            made = example("leader").Candidate(client, connect(), "scheduler", identity, work or (lambda fence: None), **options)
-            thread = threading.Thread(target=made.run)
+            used = Broken(client, *options.pop("broken", ()))
+            work = work or (lambda fence, lost: None)
+            made = example("leader").Candidate(used, connect(), "scheduler", identity, work, **options)
+            made.losses, stop = [], threading.Event()
+            thread = threading.Thread(target=run, args=(made, stop))
             thread.start()
             running.append((made, thread, client))
+            made.stop_all = lambda: (stop.set(), made.stop())
             return made
+
+        def run(made, stop):
+            while not stop.is_set():
+                try:
+                    made.run()
+                except example("lease").LockLost as lost:
+                    made.losses.append(lost)
 
         yield make
         for made, _, _ in running:
-            made.stop()
+            made.stop_all()
         for _, thread, client in running:
             thread.join(30)
             assert not thread.is_alive()
@@ -283,43 +468,45 @@ class TestLeader:
 
     def test_a_leader_leads_for_many_times_its_lease_and_hands_over_when_it_stops(self, candidate, db, r, eventually):
         rounds = []
-        first = candidate("host-1", rounds.append)
+        first = candidate("host-1", lambda fence, lost: rounds.append(fence))
         eventually(lambda: self.leader(db)[0], "host-1")
         candidate("host-2")
         eventually(lambda: inspect(r, "leader:scheduler").held_ms > 2_500)
         assert len(set(rounds)) == 1 and len(rounds) > 5, "one fence, claimed again in each round"
         assert self.leader(db) == ("host-1", rounds[0])
-        first.stop()
+        first.stop_all()
         eventually(lambda: self.leader(db)[0], "host-2")
         assert self.leader(db)[1] > rounds[0]
+        assert first.losses == []
 
     def test_a_leader_that_stalls_is_followed_and_writes_no_more(self, candidate, db, r, eventually):
         """It hangs in its work, and its renewals do not get through."""
         stalled, wake = threading.Event(), threading.Event()
         seen = []
 
-        def hang(fence):
-            seen.append(fence)
+        def hang(fence, lost):
+            seen.append((fence, lost))
             stalled.set()
             wake.wait(30)
 
-        first = candidate("host-1", hang)
-        assert stalled.wait(10)
-        first.r = Silent(first.r)
+        first = candidate("host-1", hang, broken=("FENCELOCK.EXTEND",))
+        assert stalled.wait(30)
         candidate("host-2")
         eventually(lambda: self.leader(db)[0], "host-2")
-        first.r = first.r.client
-        first.stop()
+        (stale_fence, lost), = seen
+        assert lost.is_set(), "the work could have seen it"
+        first.stop_all()
         wake.set()
+        eventually(lambda: len(first.losses), 1)
         newest = self.leader(db)
         stale = "SELECT fenced_update('leaders', 'scheduler', %s, '{\"identity\": \"host-1\"}')"
-        assert db.execute(stale, (seen[0],)).fetchone() == (False,)
+        assert db.execute(stale, (stale_fence,)).fetchone() == (False,)
         assert self.leader(db) == newest
 
     def test_a_lease_that_was_lost_unnoticed_ends_with_the_next_claim(self, candidate, db, r, eventually):
         """The failover lost the lock: both lead for a moment, and the row tells the older one."""
         rounds = []
-        candidate("host-1", rounds.append, lease_ms=600_000)
+        older = candidate("host-1", lambda fence, lost: rounds.append(fence), lease_ms=600_000)
         eventually(lambda: rounds)
         lost = inspect(r, "leader:scheduler")
         r.delete("leader:scheduler")
@@ -327,24 +514,13 @@ class TestLeader:
         eventually(lambda: self.leader(db)[0], "host-2")
         eventually(lambda: inspect(r, "leader:scheduler").waiters, 1)
         assert self.leader(db)[1] > lost.fence == rounds[-1], "the older one has stopped working, and waits to be elected"
+        assert len(older.losses) == 1
 
     def test_a_leadership_ends_after_its_longest_time_however_often_it_is_renewed(self, candidate, db, eventually):
         fences = []
-        candidate("host-1", fences.append, max_hold_ms=400)
-        eventually(lambda: len(set(fences)) >= 3, within_s=20)
+        candidate("host-1", lambda fence, lost: fences.append(fence), max_hold_ms=400)
+        eventually(lambda: len(set(fences)) >= 3)
         assert fences == sorted(fences)
-
-
-class Silent:
-    """A client whose extensions fail, as those of a host without a network do."""
-
-    def __init__(self, client):
-        self.client = client
-
-    def execute_command(self, *words):
-        if words[0] == "FENCELOCK.EXTEND":
-            raise redis.ConnectionError("no route to host")
-        return self.client.execute_command(*words)
 
 
 class Store(BaseHTTPRequestHandler):
@@ -507,9 +683,76 @@ def test_workers_of_redis_py_and_ours_exclude_each_other_on_the_way_over(r, redi
             # A worker of the last step, which takes no old lock.
             assert acquire(client, "fence:job", "C", 1_000) is None
         assert inspect(r, "fence:job") is None
+        with pytest.raises(example("lease").LockLost), both_locks(r, "job"):
+            r.delete("fence:job")
         assert client.lock("job", timeout=10).acquire(blocking=False)
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
             acquire(r, "job", "D", 1_000)
+
+
+HAND_MADE = """
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+    return redis.call('INCR', KEYS[2])
+end
+return 0
+"""
+HAND_MADE_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+
+
+def test_workers_of_a_hand_made_counter_and_ours_finish_all_their_sections(r, redis_server, db, connect):
+    """Both kinds add to one row, and each tenth section stalls past its lease. Nobody is refused for ever."""
+    recipe, sections = example("from_counter_lock"), 15
+    db.execute(COUNTERS)
+    r.set("job:fence", 57)
+    db.execute("UPDATE counters SET fence = 57")
+
+    def old(number):
+        connection, done = connect(), 0
+        with redis.Redis(port=redis_server.port) as client:
+            for attempt in range(2_000):
+                fence = client.eval(HAND_MADE, 2, "job", "job:fence", f"{number}:{attempt}", 100)
+                if fence == 0:
+                    time.sleep(0.002)
+                    continue
+                claimed = "UPDATE counters SET fence = %s WHERE id = 1 AND fence < %s RETURNING value"
+                row = connection.execute(claimed, (fence, fence)).fetchone()
+                if row is not None:
+                    stall(client, "job", attempt)
+                    write = "UPDATE counters SET value = %s WHERE id = 1 AND fence = %s"
+                    done += connection.execute(write, (row[0] + 1, fence)).rowcount
+                client.eval(HAND_MADE_RELEASE, 1, "job", f"{number}:{attempt}")
+                if done == sections:
+                    return
+        raise AssertionError(f"an old worker was refused again and again: {done} of {sections}")
+
+    def new(_):
+        connection, done = connect(), 0
+        with redis.Redis(port=redis_server.port) as client:
+            for attempt in range(2_000):
+                with suppress(redis.exceptions.LockError, example("lease").LockBusy, example("lease").LockLost):
+                    with recipe.locks_and_counter(client, "job", "job:fence", 100, 2_000) as fence:
+                        row = connection.execute(CLAIM.replace("$1", "%s"), (fence,)).fetchone()
+                        if row is not None:
+                            stall(client, "job", attempt)
+                            update = UPDATE.replace("$1", "%s").replace("$2", "%s")
+                            done += connection.execute(update, (fence, row[0] + 1)).fetchone()[0]
+                if done == sections:
+                    return
+        raise AssertionError(f"a new worker was refused again and again: {done} of {sections}")
+
+    def stall(client, name, attempt):
+        """Until the old lock has expired, which holds nobody of the other kind off any more."""
+        if attempt % 10 == 3:
+            time.sleep(client.pttl(name) / 1000 + 0.02)
+
+    # A new worker is the first to claim, so the old counter is far below the row from the start.
+    with recipe.locks_and_counter(r, "job", "job:fence") as fence:
+        assert db.execute(CLAIM.replace("$1", "%s"), (fence,)).fetchone() == (0,)
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(kind, number) for number, kind in enumerate((old, new, old, new))]
+        for worker in running:
+            worker.result(120)
+    assert db.execute("SELECT value FROM counters").fetchone() == (4 * sections,)
 
 
 def test_every_call_in_the_table_of_redis_py_is_one(r):

@@ -61,7 +61,7 @@ def test_many_workers_pick_each_job_once_and_wait_for_nobody(jobs, connect):
 
     def work(_):
         picked, worker = [], connect()
-        worker.execute("SET lock_timeout = '5s'")
+        worker.execute("SET lock_timeout = '25s'")
         while job := worker.execute("SELECT id, fence FROM pick_job('1 minute')").fetchone():
             assert worker.execute("SELECT fenced_update('jobs', %s, %s, '{\"state\": \"done\"}')", job).fetchone() == (True,)
             picked.append(job)
@@ -87,8 +87,21 @@ def test_a_job_whose_worker_is_late_has_one_completion_and_that_is_the_newest_wo
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lambda: late.execute(done, (first, Jsonb({"state": "done", "result": "late"}))).fetchone())
         newer.execute("COMMIT")
-        assert waiting.result(10) == (False,)
+        assert waiting.result(60) == (False,)
     assert jobs.execute("SELECT result, attempts FROM jobs").fetchall() == [("newer", 2)]
+
+
+def test_a_job_whose_pick_a_fail_over_has_lost_is_completed_once(jobs, connect):
+    """The promoted server knows nothing of the last pick: neither the row nor, where there is one, the sequence."""
+    jobs.execute("DELETE FROM jobs WHERE id > 1")
+    jobs.execute("CREATE TABLE kept AS SELECT * FROM jobs; CREATE TABLE sequences AS SELECT sequencename, last_value FROM pg_sequences")
+    before = connect().execute("SELECT fence FROM pick_job('1 minute')").fetchone()[0]
+    jobs.execute("UPDATE jobs SET state = kept.state, run_until = NULL, attempts = 0, fence = kept.fence FROM kept WHERE jobs.id = kept.id")
+    jobs.execute("SELECT setval(sequencename::regclass, coalesce(last_value, 1), last_value IS NOT NULL) FROM sequences")
+    after = connect().execute("SELECT fence FROM pick_job('1 minute')").fetchone()[0]
+    done = "SELECT fenced_update('jobs', 1, %s, %s)"
+    answers = [connect().execute(done, (fence, Jsonb({"state": "done"}))).fetchone()[0] for fence in (before, after)]
+    assert answers == [False, True]
 
 
 def test_holders_of_a_ledger_post_one_after_the_other_and_a_stale_one_posts_nothing(db, connect):
