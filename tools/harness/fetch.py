@@ -296,7 +296,8 @@ class _Apt:
 
     def _cache(self, *arguments):
         command = ["apt-cache", *self._options, *arguments]
-        return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True).stdout
+        untranslated = {**os.environ, "LC_ALL": "C"}
+        return subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True, env=untranslated).stdout
 
 
 def _complete(folder, *programs):
