@@ -72,8 +72,8 @@ help:
 	@echo 'make down        stop what `make up` started'
 	@echo 'make build       the Redis module in target/release/libredis_fencelock.so, the extension in target/pg_fence/'
 	@echo 'make install PG_CONFIG=/path/to/pg_config'
-	@echo '                 install the extension into that PostgreSQL (build it first with the same PG_CONFIG);'
-	@echo '                 DESTDIR=... is put before every path'
+	@echo '                 install the extension into that PostgreSQL (build it first with the same PG_CONFIG), and the'
+	@echo '                 module into $(MODULE_DIR); MODULE_DIR=... elsewhere; DESTDIR=... is put before every path'
 	@echo 'make all PG_CONFIG=/path/to/pg_config'
 	@echo '                 build the extension alone for that PostgreSQL'
 	@echo 'make deb         Debian packages of the module and of the extension for each major, in target/packages/'
@@ -164,21 +164,34 @@ up: build
 down:
 	@$(HARNESS) harness.play down
 
-# Written beside its place and renamed: a running server has the old library mapped. Runs nothing but copies, so that
-# `sudo make install` needs no cargo.
+# Where Debian's units of Redis and Valkey let a server load code from (ExecPaths; ProtectHome hides /home and /root).
+MODULE_DIR ?= /usr/lib/redis/modules
+
+# The module if it was built, the extension if PG_CONFIG names a server. Written beside its place and renamed: a running
+# server has the old library mapped. Runs nothing but copies, so that `sudo make install` needs no cargo.
+put = put() { install -d "$$3"; install -m "$$1" "$$2" "$$3/.$$4.new"; mv -f "$$3/.$$4.new" "$$3/$$4"; echo "$$3/$$4"; }; put
+fresh = newer=$$(find $(2) -newer $(1)); test -z "$$newer" || \
+	{ echo "$(notdir $(1)) was built before these files changed: $$newer"; echo 'Build it first: $(3)'; exit 1; }
 install:
 ifndef PG_CONFIG
-	$(error name the server to install into: make install PG_CONFIG=/path/to/pg_config)
-endif
+	@test -e $(MODULE_BUILT) || { echo 'Nothing to install: run make build, and name the server: make install PG_CONFIG=/path/to/pg_config'; exit 1; }
+else
 	@test -e $(call extension,$(MAJOR)) || { echo 'Build it first: make build PG_CONFIG=$(PG_CONFIG)'; exit 1; }
-	@newer=$$(find $(EXTENSION_SOURCES) -newer $(call extension,$(MAJOR))); test -z "$$newer" || \
-		{ echo "It was built before these files changed: $$newer"; echo 'Build it first: make build PG_CONFIG=$(PG_CONFIG)'; exit 1; }
+	@$(call fresh,$(call extension,$(MAJOR)),$(EXTENSION_SOURCES),make build PG_CONFIG=$(PG_CONFIG))
+endif
+	@test ! -e $(MODULE_BUILT) || { $(call fresh,$(MODULE_BUILT),$(MODULE_SOURCES),make build); }
+ifdef PG_CONFIG
 	@set -e; \
-	put() { install -d "$$3"; install -m "$$1" "$$2" "$$3/.$$4.new"; mv -f "$$3/.$$4.new" "$$3/$$4"; echo "$$3/$$4"; }; \
-	put 755 $(call extension,$(MAJOR)) "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" pg_fence.so; \
+	$(put) 755 $(call extension,$(MAJOR)) "$(DESTDIR)$$($(PG_CONFIG) --pkglibdir)" pg_fence.so; \
 	for file in sql/pg_fence.control sql/pg_fence--*.sql; do \
 		put 644 $$file "$(DESTDIR)$$($(PG_CONFIG) --sharedir)/extension" "$${file#sql/}"; \
 	done
+	@echo 'In each database: CREATE EXTENSION pg_fence'
+endif
+	@set -e; test -e $(MODULE_BUILT) || exit 0; \
+	$(put) 755 $(MODULE) "$(DESTDIR)$(MODULE_DIR)" redis_fencelock.so; \
+	echo 'In redis.conf or valkey.conf: loadmodule $(MODULE_DIR)/redis_fencelock.so'; \
+	echo 'Then restart the server. (MODULE LOAD works without a restart where enable-module-command is "yes" or "local".)'
 
 # What PGXN's client runs before `make install`.
 all: $(call extension,$(MAJOR))

@@ -119,11 +119,14 @@ def _deb(name, crate, architecture, files, *, conffiles=(), major=""):
         sums = "".join(f"{hashlib.md5(content).hexdigest()}  {place}\n" for place, content in sorted(files.items()))
         _put(root / "DEBIAN" / "md5sums", sums.encode())
         _put(root / "DEBIAN" / "control", control.encode())
+        prerm = HERE / f"{crate}.prerm"
+        if prerm.exists():
+            _put(root / "DEBIAN" / "prerm", prerm.read_bytes())
         if conffiles:
             _put(root / "DEBIAN" / "conffiles", "".join(f"{place}\n" for place in conffiles).encode())
         # umask and setgid folders must not show. Redis loads no module that is not executable.
         for path in (root, *root.rglob("*")):
-            path.chmod(0o755 if path.is_dir() or path.parent.name == "modules" else 0o644)
+            path.chmod(0o755 if path.is_dir() or path.parent.name == "modules" or path.name == "prerm" else 0o644)
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_commit_time())}
         _run("dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, final, env=environment, stdout=subprocess.DEVNULL)
     return final

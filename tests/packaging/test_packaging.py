@@ -5,7 +5,9 @@ systems of their own.
 """
 
 import hashlib
+import io
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -77,7 +79,29 @@ def test_debian_packages_hold_the_libraries_and_what_belongs_to_them(out):
     assert fields["Package"] == f"postgresql-{major}-pg-fence"
     assert fields["Maintainer"] == "A Maintainer <maintainer@example.org>"
     assert re.fullmatch(rf"libc6 \(>= 2\.\d+\), libgcc-s1 \(>= 4\.2\), postgresql-{major}", fields["Depends"])
+    scripts = subprocess.run(["dpkg-deb", "--ctrl-tarfile", module], check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(scripts)) as archive:
+        assert archive.getmember("./prerm").mode == 0o755
     assert control(module)["Version"].split("-")[0] == packages.version()
+
+
+def test_the_removal_of_the_module_warns_of_what_still_loads_it(tmp_path):
+    redis, valkey = tmp_path / "etc" / "redis", tmp_path / "etc" / "valkey"
+    for folder in (redis, valkey):
+        folder.mkdir(parents=True)
+    (redis / "fencelock.conf").write_text((PACKAGING / "fencelock.conf").read_text())
+    (redis / "redis.conf").write_text("port 6379\n# include /etc/redis/fencelock.conf\n")
+    (valkey / "valkey.conf").write_text("port 6380\n")
+
+    def removed(how):
+        environment = {"PATH": os.environ["PATH"], "DPKG_ROOT": str(tmp_path)}
+        return subprocess.run(["sh", PACKAGING / "redis_fencelock.prerm", how], check=True, capture_output=True, text=True, env=environment).stderr
+
+    assert removed("remove") == ""
+    for path, line in ((redis / "redis.conf", "include /etc/redis/fencelock.conf"), (valkey / "valkey.conf", "  loadmodule /x/redis_fencelock.so")):
+        path.write_text(f"port 6379\n{line}\n")
+        assert f"{path} still loads the module: remove that line" in removed("remove")
+    assert removed("upgrade") == ""
 
 
 def test_the_copyright_file_names_every_crate_that_is_linked(out):

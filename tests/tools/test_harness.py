@@ -274,14 +274,23 @@ def test_up_prints_urls_that_work_and_down_stops_the_servers(play):
         psycopg.connect(database_url)
 
 
-def test_the_clients_that_up_offers_work(play):
+def test_the_lines_that_up_offers_to_paste_work_and_fit_a_small_terminal(play):
     said = play("up")
-    commands = re.findall(r"^  (\S+/(?:redis-cli|psql) .*)$", said, re.MULTILINE)
-    assert len(commands) == 2
-    for command in commands:
-        done = subprocess.run(command, shell=True, cwd=places.ROOT / "tools", stdout=subprocess.PIPE, text=True)
-        assert (done.returncode, done.stdout.strip()) != (0, "")
-        assert re.search(r"^\d+$|fenced_claim", done.stdout, re.MULTILINE)
+    folder = re.search(r"\$\((\S+)/redis-cli", said)[1]
+    assert max(map(len, said.replace(folder, "target/up").splitlines())) <= 80
+    shell = re.findall(r"^  (\S*(?:fence=|/psql).*)$", said, re.MULTILINE)
+    sql = re.findall(r"^  (SELECT .*|TABLE .*)$", said, re.MULTILINE)
+    assert (len(shell), len(sql)) == (2, 3)
+    for _ in range(2):  # it may be pasted twice
+        script = "\n".join([*shell, *sql]).replace("=$fence", "=$fence -P columns=80 <<'END'", 1) + "\nEND\n"
+        done = subprocess.run(script, shell=True, cwd=places.ROOT / "tools", stdout=subprocess.PIPE, text=True)
+        assert done.returncode == 0
+        claimed, written, listed = done.stdout.split("\n\n", 2)
+        assert re.search(r"^ +1 \| +\d \| \d{16}$", claimed, re.MULTILINE)
+        assert written.splitlines()[2].strip() == "t"
+        assert max(map(len, listed.splitlines())) <= 80
+        names = re.findall(r"^ (\w+) +\|", listed.split("\n", 2)[2], re.MULTILINE)
+        assert {"fenced_claim", "fenced_guard", "fence_protect"} <= set(names) and len(names) == len(set(names))
 
 
 def test_down_leaves_a_process_alone_that_only_has_the_pid(play, tmp_path):
@@ -305,9 +314,20 @@ def test_down_leaves_a_process_alone_that_only_has_the_pid(play, tmp_path):
 def test_install_puts_every_file_under_destdir(pg, tmp_path):
     pg_config = places.chosen_pg_config() or places.pg_config_of(pg.major)
     command = ["make", "--no-print-directory", "install", f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path}"]
-    subprocess.run(command, cwd=places.ROOT, check=True, stdout=subprocess.PIPE)
+    done = subprocess.run(command, cwd=places.ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    module = tmp_path / "usr" / "lib" / "redis" / "modules" / "redis_fencelock.so"
+    assert "loadmodule /usr/lib/redis/modules/redis_fencelock.so" in done.stdout
+    assert module.stat().st_mode & 0o777 == 0o755, "Redis loads no module that is not executable"
+    module.unlink()
     installed = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
     assert installed == {name: 0o755 if kind == "lib" else 0o644 for _, kind, name in places.extension_files(pg.major)}
+
+
+def test_install_without_a_server_puts_the_module_alone(tmp_path):
+    command = ["make", "--no-print-directory", "install", f"DESTDIR={tmp_path}", "MODULE_DIR=/opt/modules"]
+    environment = {name: value for name, value in os.environ.items() if name != "PG_CONFIG"}
+    subprocess.run(command, cwd=places.ROOT, check=True, stdout=subprocess.PIPE, env=environment)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "opt" / "modules" / "redis_fencelock.so"]
 
 
 def test_help_names_every_target_that_is_meant_for_people():

@@ -6,6 +6,7 @@ pid is still that very process, by its start time.
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -17,6 +18,19 @@ from .redis_server import RedisServer
 
 STATE = places.TARGET / "up" / "servers.json"
 DATABASE = "play"
+# Something to claim, and each function once: \df shows every overload, too wide for a terminal.
+OBJECTS = """
+    CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0);
+    INSERT INTO counters VALUES (1, 0);
+    CREATE VIEW functions AS
+    SELECT p.proname AS function, obj_description(p.oid, 'pg_proc') AS "what it does"
+    FROM pg_proc p
+    JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+    JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_fence'
+    WHERE p.pronamespace = 'public'::regnamespace AND obj_description(p.oid, 'pg_proc') !~ 'Key as'
+    GROUP BY 1, 2
+    ORDER BY 1
+"""
 
 
 def main(arguments):
@@ -74,6 +88,7 @@ def _start():
         servers.append(_facts("postgres", postgres.pid, signal.SIGINT, postgres.data_dir.parent))
         postgres.psql(f"CREATE DATABASE {DATABASE}")
         postgres.psql("CREATE EXTENSION pg_fence", DATABASE)
+        postgres.psql(OBJECTS, DATABASE)
     except BaseException:
         redis.kill()
         postgres.kill()
@@ -86,8 +101,9 @@ def _start():
         "servers": servers,
     }
     _write(state)
-    _make_client("redis-cli", redis.cli_command()[0], redis.libraries)
-    _make_client("psql", postgres.installation.psql, postgres.installation.libraries)
+    _make_client("redis-cli", redis.cli_command()[0], redis.libraries, ["-u", state["redis_url"]])
+    # `wrapped` fits the terminal. What is given on the command line comes later and counts.
+    _make_client("psql", postgres.installation.psql, postgres.installation.libraries, ["-P", "format=wrapped", "-d", state["database_url"]])
     return state
 
 
@@ -96,18 +112,28 @@ def _say(state):
     print(f"REDIS_URL={state['redis_url']}")
     print(f"DATABASE_URL={state['database_url']}")
     print()
-    print("Talk to them with any client, or with the two that came along; `make down` stops both servers.")
-    print(f"  {here}/redis-cli -u {state['redis_url']} FENCELOCK.ACQUIRE lock:report me 30000")
-    print(f"  {here}/psql {state['database_url']} -c '\\df fence*'")
-    print("The servers listen on this machine only, trust everybody on it, and keep nothing after `make down`.")
+    print("Lines to paste: a lock, a claim, a write, and what else there is to call.")
+    print("The database has a table `counters` with one row.")
+    print()
+    print(f"  fence=$({here}/redis-cli FENCELOCK.ACQUIRE lock:counter me 60000 RETRY)")
+    print(f"  {here}/psql -v fence=$fence")
+    print("  SELECT * FROM fenced_claim(NULL::counters, 1, :fence);")
+    print("""  SELECT fenced_update('counters', 1, :fence, '{"value": 1}');""")
+    print("  TABLE functions;")
+    print()
+    print("Both clients open a prompt without arguments; any other client works too.")
+    print("The servers listen on this machine only, trust everybody on it, and keep")
+    print("nothing after `make down`.")
 
 
-def _make_client(name, program, libraries):
-    """A short name for a client that PATH may not have and whose libraries the system may lack."""
+def _make_client(name, program, libraries, options):
+    """A client of these servers. PATH may not have the program, and the system may lack its libraries."""
     paths = ":".join(map(str, libraries))
     script = STATE.parent / name
     script.write_text(
-        f'#!/bin/sh\nexport LD_LIBRARY_PATH="{paths}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\nexec "{program}" "$@"\n'
+        "#!/bin/sh\n"
+        f'export LD_LIBRARY_PATH="{paths}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'
+        f'exec {shlex.join([str(program), *options])} "$@"\n'
     )
     script.chmod(0o755)
 
