@@ -559,6 +559,24 @@ COMMENT ON COLUMN fence_internals.guards.fence IS
 COMMENT ON COLUMN fence_internals.guards.owner IS
 'Reserved: who holds the fence. NULL where the guard knows no owner.';
 
+CREATE FUNCTION fence_internals.refuse_guards()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'pg_fence_refuse_guards'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.refuse_guards() IS
+'Refuses a write to the table of the guards that is not one of their functions''.';
+
+-- Not on INSERT, by which a restore brings the guards.
+CREATE TRIGGER refuse_guards
+BEFORE UPDATE OR DELETE OR TRUNCATE ON fence_internals.guards
+FOR EACH STATEMENT
+EXECUTE FUNCTION fence_internals.refuse_guards();
+
 -- These three columns for ever: a dump names the extension without its version, so it must fit every one.
 SELECT pg_catalog.pg_extension_config_dump('fence_internals.guards', '');
 
@@ -825,7 +843,17 @@ SELECT
     ) OPERATOR(pg_catalog.||) CASE
         WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'::pg_catalog.text]
         ELSE ARRAY[]::pg_catalog.text[]
-    END AS open_by
+    END AS open_by,
+    ARRAY(
+        SELECT DISTINCT CASE
+            WHEN g.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'::pg_catalog.text
+            ELSE pg_catalog.pg_get_userbyid(g.grantee)::pg_catalog.text
+        END
+        FROM pg_catalog.aclexplode(c.relacl) AS g
+        WHERE g.privilege_type OPERATOR(pg_catalog.=) 'TRIGGER'::pg_catalog.text
+            AND g.grantee OPERATOR(pg_catalog.<>) c.relowner
+        ORDER BY 1
+    ) AS may_open
 FROM member AS m
 JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) m.relid
 JOIN fence_column AS f ON f.relid OPERATOR(pg_catalog.=) m.relid
@@ -840,6 +868,9 @@ COMMENT ON COLUMN fence_protected.fence_column IS
 'The column that holds the fence; NULL when no trigger names one.';
 COMMENT ON COLUMN fence_protected.open_by IS
 'What lets a write pass that proved no fence; empty when the table is closed.';
+
+COMMENT ON COLUMN fence_protected.may_open IS
+'Who else can open it: roles other than the owner that hold TRIGGER on the table, which GRANT ALL contains.';
 
 CREATE FUNCTION fence_internals.stat(
     OUT kind text,
@@ -928,6 +959,66 @@ COMMENT ON COLUMN pg_stat_fence.last_stale_fence IS
 COMMENT ON COLUMN pg_stat_fence.stored_fence_then IS
 'The newer fence that was stored at that moment.';
 
+-- Default privileges (ALTER DEFAULT PRIVILEGES ... GRANT ... TO app) have granted rights on all of this: they go, whoever
+-- has them, so that the grants below are all there are.
+DO $$
+DECLARE
+    revoke pg_catalog.text;
+BEGIN
+    FOR revoke IN
+        WITH made (kind, name, owner, acl, classid, objid) AS (
+            SELECT
+                'SCHEMA',
+                pg_catalog.quote_ident(n.nspname::pg_catalog.text),
+                n.nspowner,
+                COALESCE(n.nspacl, pg_catalog.acldefault('n', n.nspowner)),
+                'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid,
+                n.oid
+            FROM pg_catalog.pg_namespace AS n
+            UNION ALL
+            SELECT
+                'TABLE',
+                c.oid::pg_catalog.regclass::pg_catalog.text,
+                c.relowner,
+                COALESCE(c.relacl, pg_catalog.acldefault('r', c.relowner)),
+                'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid,
+                c.oid
+            FROM pg_catalog.pg_class AS c
+            WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v']::pg_catalog."char"[])
+            UNION ALL
+            SELECT
+                'FUNCTION',
+                p.oid::pg_catalog.regprocedure::pg_catalog.text,
+                p.proowner,
+                COALESCE(p.proacl, pg_catalog.acldefault('f', p.proowner)),
+                'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid,
+                p.oid
+            FROM pg_catalog.pg_proc AS p
+        )
+        SELECT DISTINCT
+            pg_catalog.concat(
+                'REVOKE ALL ON ', m.kind, ' ', m.name, ' FROM ',
+                CASE
+                    WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                    ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text)
+                END,
+                ' CASCADE'
+            )
+        FROM made AS m
+        JOIN pg_catalog.pg_depend AS d
+            ON d.classid OPERATOR(pg_catalog.=) m.classid AND d.objid OPERATOR(pg_catalog.=) m.objid
+        JOIN pg_catalog.pg_extension AS e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        CROSS JOIN LATERAL pg_catalog.aclexplode(m.acl) AS a
+        WHERE d.deptype OPERATOR(pg_catalog.=) 'e'::pg_catalog."char"
+            AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid
+            AND e.extname OPERATOR(pg_catalog.=) 'pg_fence'::pg_catalog.name
+            AND a.grantee OPERATOR(pg_catalog.<>) m.owner
+    LOOP
+        EXECUTE revoke;
+    END LOOP;
+END
+$$;
+
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint) TO PUBLIC;
@@ -972,9 +1063,6 @@ GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
 
 -- The names of guards and the fences are for those who watch the server.
-REVOKE ALL ON FUNCTION fence_internals.stat() FROM PUBLIC;
-REVOKE ALL ON FUNCTION pg_stat_fence_reset() FROM PUBLIC;
-REVOKE ALL ON TABLE pg_stat_fence FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.stat() TO pg_monitor;
 GRANT EXECUTE ON FUNCTION fence_internals.stat() TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_internals.stat() TO pg_database_owner WITH GRANT OPTION;
@@ -987,13 +1075,9 @@ GRANT SELECT ON TABLE pg_stat_fence TO pg_database_owner WITH GRANT OPTION;
 -- To the owner of the extension and to that of the database: a superuser who restores a dump of the database owner's
 -- creates the extension, and the database owner dumps one that a superuser has created.
 -- INSERT is what pg_restore needs. Whoever has it could only add guards, which fence_guard_reset() lets them do anyway.
-REVOKE ALL ON TABLE fence_internals.guards FROM PUBLIC;
 GRANT SELECT, INSERT ON TABLE fence_internals.guards TO @extowner@;
 GRANT SELECT, INSERT ON TABLE fence_internals.guards TO pg_database_owner;
 
-REVOKE ALL ON FUNCTION fenced_guard(text, bigint) FROM PUBLIC;
-REVOKE ALL ON FUNCTION fence_guard_forget(bigint) FROM PUBLIC;
-REVOKE ALL ON FUNCTION fence_guard_reset(text, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO @extowner@ WITH GRANT OPTION;

@@ -80,6 +80,7 @@ sql_functions! {
     pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::refuses_delete;
     pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => passes::refuses_insert;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
+    pg_fence_refuse_guards, pg_finfo_pg_fence_refuse_guards => guard::refuse_guards;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;
     pg_fence_stat, pg_finfo_pg_fence_stat => stats::stat;
     pg_fence_stat_reset, pg_finfo_pg_fence_stat_reset => stats::pg_stat_fence_reset;

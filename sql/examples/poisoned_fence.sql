@@ -7,8 +7,10 @@
 
 CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0);
 INSERT INTO counters VALUES (1, 0, 9007199254740991), (2, 0, 41);
+BEGIN;
 SELECT fenced_guard('ledger', 41);
 -- => 41
+COMMIT;
 
 -- How it shows: a holder that has just been granted the lock is stale. Its rows are those ahead of the clock. (Where
 -- fences are small counters: those above the last one that was issued.)
@@ -27,16 +29,22 @@ SELECT id FROM fenced_claim(NULL::counters, 1, 42);
 -- => 1
 
 -- The same for a guard. For the owner of the extension.
+BEGIN;
 SELECT fenced_guard('ledger', 900000000);
 -- => 900000000
+COMMIT;
+BEGIN;
 SELECT fenced_guard('ledger', 42);
 -- => ERROR:  fence 42 is stale at guard "ledger"
 -- => DETAIL:  The guard has let in fence 900000000; this transaction has fence 42.
 -- => HINT:  Another holder has taken over. Roll back, and take the lock again. All transactions that call this guard must take the same lock.
+ROLLBACK;
 SELECT fence_guard_reset('ledger', 41);
 -- => 900000000
+BEGIN;
 SELECT fenced_guard('ledger', 42);
 -- => 42
+COMMIT;
 
 -- Where fences are counters of a few thousand, a low limit keeps the next one out.
 SET pg_fence.max_fence = 100000;

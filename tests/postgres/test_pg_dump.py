@@ -130,11 +130,11 @@ def test_what_was_restored_works_for_its_owner(databases):
     with psycopg.connect(databases.url(restored), autocommit=True) as db:
         assert db.execute("SELECT fenced_update('parts', 'a', 57, '{\"v\": 2}')").fetchone() == (True,)
         assert db.execute("SELECT fenced_update('parts', 'a', 56, '{\"v\": 3}')").fetchone() == (False,)
-        for sqlstate, statement in [("LF003", "UPDATE parts SET v = 9"), ("LF001", "SELECT fenced_guard('ledger', 56)")]:
+        for sqlstate, statement in [("LF003", "UPDATE parts SET v = 9"), ("LF001", "DO $$ BEGIN PERFORM fenced_guard('ledger', 56); END $$")]:
             with pytest.raises(psycopg.Error) as caught:
                 db.execute(statement)
             assert caught.value.sqlstate == sqlstate
-        db.execute("SELECT fenced_guard('ledger', 60)")
+        db.execute("DO $$ BEGIN PERFORM fenced_guard('ledger', 60); END $$")
         second = databases.empty()
         assert databases.restore(databases.dump(source=restored), second) == []
         assert ("ledger", 60) in databases.content(second)["guards"]
@@ -193,7 +193,8 @@ def test_the_extension_may_lie_in_any_schema(databases):
     source = databases.empty('CREATE SCHEMA "My Fences"; CREATE EXTENSION pg_fence SCHEMA "My Fences"')
     fill = """SET search_path = public, "My Fences";
         CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1, 0);
-        SELECT fence_protect('t'), fenced_write('t', 1, 7, '{"v": 1}'), fenced_guard('r', 8)"""
+        SELECT fence_protect('t'), fenced_write('t', 1, 7, '{"v": 1}');
+        DO $$ BEGIN PERFORM fenced_guard('r', 8); END $$"""
     databases.server.psql(fill, source)
     restored = databases.empty()
     assert databases.restore(databases.dump(user="postgres", source=source), restored, user="postgres") == []
@@ -211,9 +212,9 @@ def test_the_schema_of_the_extension_may_be_renamed_under_a_session(pg):
         with psycopg.connect(pg.url("renamed"), autocommit=True) as db:
             db.execute("CREATE SCHEMA one; CREATE EXTENSION pg_fence SCHEMA one")
             db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); SELECT one.fence_protect('t')")
-            db.execute("SELECT one.fenced_guard('r', 5), one.fenced_guard('s', 5)")
+            db.execute("DO $$ BEGIN PERFORM one.fenced_guard('r', 5), one.fenced_guard('s', 5); END $$")
             db.execute("ALTER SCHEMA one RENAME TO two; CREATE SCHEMA one; CREATE TABLE one.guards (resource text, fence bigint)")
-            db.execute("SELECT two.fenced_guard('r', 6), two.fenced_guard('new', 6), two.fence_guard_reset('s', 7)")
+            db.execute("DO $$ BEGIN PERFORM two.fenced_guard('r', 6), two.fenced_guard('new', 6), two.fence_guard_reset('s', 7); END $$")
             guards = db.execute("SELECT resource, fence FROM fence_internals.guards ORDER BY 1").fetchall()
             assert guards == [("new", 6), ("r", 6), ("s", 7)]
             assert db.execute("SELECT count(*) FROM one.guards").fetchone() == (0,)
@@ -227,7 +228,7 @@ def test_the_schema_of_the_extension_may_be_renamed_under_a_session(pg):
 
 def test_the_extension_cannot_be_dropped_from_under_protected_tables(db):
     db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1)")
-    db.execute("SELECT fence_protect('t'); SELECT * FROM fenced_claim(NULL::t, 1, 57); SELECT fenced_guard('r', 5)")
+    db.execute("SELECT fence_protect('t'); SELECT * FROM fenced_claim(NULL::t, 1, 57); DO $$ BEGIN PERFORM fenced_guard('r', 5); END $$")
     with pytest.raises(psycopg.errors.DependentObjectsStillExist):
         db.execute("DROP EXTENSION pg_fence")
     db.execute("DROP EXTENSION pg_fence CASCADE")
@@ -235,14 +236,14 @@ def test_the_extension_cannot_be_dropped_from_under_protected_tables(db):
     assert db.execute("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal").fetchall() == []
     db.execute("UPDATE t SET id = 2; CREATE EXTENSION pg_fence; SELECT fence_protect('t')")
     assert db.execute("SELECT open_by FROM fence_protected").fetchall() == [([],)]
-    db.execute("SELECT fenced_guard('r', 1)")
+    db.execute("DO $$ BEGIN PERFORM fenced_guard('r', 1); END $$")
     db.execute("SELECT fence_unprotect('t'); DROP EXTENSION pg_fence")
 
 
 def test_a_library_that_does_not_know_its_sql_says_so(db, connect):
     db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1); SELECT fence_protect('t')")
     db.execute("UPDATE pg_extension SET extversion = '9.9.9' WHERE extname = 'pg_fence'")
-    for statement in ["SELECT * FROM fenced_claim(NULL::t, 1, 5)", "UPDATE t SET id = 2", "SELECT fenced_guard('r', 5)"]:
+    for statement in ["SELECT * FROM fenced_claim(NULL::t, 1, 5)", "UPDATE t SET id = 2", "DO $$ BEGIN PERFORM fenced_guard('r', 5); END $$"]:
         with pytest.raises(psycopg.Error) as caught:
             connect().execute(statement)
         assert (caught.value.sqlstate, caught.value.diag.message_primary) == (

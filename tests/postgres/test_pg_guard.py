@@ -19,7 +19,15 @@ def sessions(connect):
 
 
 def guard(connection, fence, resource="r"):
-    return connection.execute(GUARD, (resource, fence))
+    """In the transaction that is open, or in one of its own."""
+    return in_a_transaction(connection, GUARD, (resource, fence))
+
+
+def in_a_transaction(connection, *statement):
+    if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        return connection.execute(*statement)
+    with connection.transaction():
+        return connection.execute(*statement)
 
 
 def stored(db, resource="r"):
@@ -40,7 +48,7 @@ class Waiting:
 
     def _run(self, *statement):
         try:
-            self._connection.execute(*statement)
+            in_a_transaction(self._connection, *statement)
             self._answer = "done"
         except psycopg.Error as error:
             self._answer = error.sqlstate

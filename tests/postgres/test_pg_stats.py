@@ -41,7 +41,7 @@ def session(counting):
         return sessions[-1]
 
     db = make()
-    db.execute("DROP TABLE IF EXISTS t; TRUNCATE fence_internals.guards; SELECT pg_stat_fence_reset()")
+    db.execute("DROP TABLE IF EXISTS t; SET session_replication_role = replica; TRUNCATE fence_internals.guards; RESET session_replication_role; SELECT pg_stat_fence_reset()")
     db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0)")
     db.execute("INSERT INTO t (id) SELECT generate_series(1, 9)")
     yield make
@@ -166,9 +166,9 @@ def test_refusals_on_a_protected_table_are_counted_though_they_roll_back(db):
 
 
 def test_guards_are_counted_by_name(db):
-    db.execute("SELECT fenced_guard('a', 5), fenced_guard('b', 5)")
-    db.execute("SELECT fenced_guard('a', 6)")
-    refused(db, "LF001", "SELECT fenced_guard('a', 5)")
+    db.execute("DO $$ BEGIN PERFORM fenced_guard('a', 5), fenced_guard('b', 5); END $$")
+    db.execute("DO $$ BEGIN PERFORM fenced_guard('a', 6); END $$")
+    refused(db, "LF001", "DO $$ BEGIN PERFORM fenced_guard('a', 5); END $$")
     assert guard_counts(db, "a") == {**NONE, "claims": 2, "claims_stale": 1}
     assert guard_counts(db, "b") == {**NONE, "claims": 1}
     last = "SELECT last_stale_fence, stored_fence_then FROM pg_stat_fence WHERE resource = 'a'"
@@ -177,7 +177,8 @@ def test_guards_are_counted_by_name(db):
 
 def test_long_names_are_cut_between_characters_and_kept_apart(db):
     for tail in ("x", "y"):
-        db.execute("SELECT fenced_guard(%s, 5)", ("x" + "é" * 100 + tail,))
+        with db.transaction():
+            db.execute("SELECT fenced_guard(%s, 5)", ("x" + "é" * 100 + tail,))
     rows = db.execute("SELECT resource, claims FROM pg_stat_fence WHERE kind = 'guard'").fetchall()
     assert rows == [("x" + "é" * 63, 1)] * 2
 
@@ -198,7 +199,7 @@ def test_many_backends_count_exactly(db, session):
 
 
 def test_entries_are_bounded_and_the_rest_is_counted_together(db):
-    db.execute("SELECT count(fenced_guard('bounded ' || n, 5)) FROM generate_series(1, 3000) n")
+    db.execute("BEGIN; SELECT count(fenced_guard('bounded ' || n, 5)) FROM generate_series(1, 3000) n; COMMIT")
     kinds = dict(db.execute("SELECT kind, count(*) FROM pg_stat_fence GROUP BY kind").fetchall())
     assert 900 <= kinds["guard"] <= 1024
     assert kinds["other guards"] == 1
@@ -206,15 +207,15 @@ def test_entries_are_bounded_and_the_rest_is_counted_together(db):
     db.execute(CLAIM, (5,))
     assert counts(db) == {**NONE, "claims": 1}, "guards do not crowd tables out"
     db.execute("SELECT pg_stat_fence_reset()")
-    db.execute("SELECT fenced_guard('after the reset', 5)")
+    db.execute("DO $$ BEGIN PERFORM fenced_guard('after the reset', 5); END $$")
     assert guard_counts(db, "after the reset") == {**NONE, "claims": 1}
     assert db.execute("SELECT count(*) FROM pg_stat_fence").fetchone() == (1,)
 
 
 def test_each_database_sees_and_resets_its_own(db, session):
     other = session("other")
-    other.execute("SELECT pg_stat_fence_reset(); SELECT fenced_guard('same name', 5); SELECT fenced_guard('same name', 5)")
-    db.execute("SELECT fenced_guard('same name', 5)")
+    other.execute("SELECT pg_stat_fence_reset(); DO $$ BEGIN PERFORM fenced_guard('same name', 5); END $$; DO $$ BEGIN PERFORM fenced_guard('same name', 5); END $$")
+    db.execute("DO $$ BEGIN PERFORM fenced_guard('same name', 5); END $$")
     assert guard_counts(db, "same name")["claims"] == 1
     assert guard_counts(other, "same name")["claims"] == 2
     db.execute("SELECT pg_stat_fence_reset()")
@@ -225,7 +226,7 @@ def test_each_database_sees_and_resets_its_own(db, session):
 def test_counting_can_be_turned_off_by_a_superuser_alone(db):
     db.execute("SET pg_fence.track = off")
     db.execute(CLAIM, (5,))
-    db.execute("SELECT fenced_guard('r', 5)")
+    db.execute("DO $$ BEGIN PERFORM fenced_guard('r', 5); END $$")
     assert db.execute("SELECT count(*) FROM pg_stat_fence").fetchone() == (0,)
     db.execute("SET pg_fence.track = on")
     db.execute(CLAIM, (5,))
@@ -263,12 +264,12 @@ def test_the_crash_of_a_backend_starts_the_counts_anew(pg):
     server = preloaded(pg)
     try:
         with psycopg.connect(server.url(), autocommit=True) as db:
-            db.execute("CREATE EXTENSION pg_fence; SELECT fenced_guard('r', 5)")
+            db.execute("CREATE EXTENSION pg_fence; DO $$ BEGIN PERFORM fenced_guard('r', 5); END $$")
             assert guard_counts(db, "r")["claims"] == 1
             os.kill(db.info.backend_pid, signal.SIGKILL)
         read = "SELECT coalesce(sum(claims), 0) FROM pg_stat_fence"
         eventually(lambda: server.psql(read, check=False), "0", within_s=20)
-        server.psql("SELECT fenced_guard('r', 6)")
+        server.psql("DO $$ BEGIN PERFORM fenced_guard('r', 6); END $$")
         assert server.psql(read) == "1"
     finally:
         server.close()
@@ -281,7 +282,7 @@ def test_without_preloading_it_counts_from_version_17_on_and_says_so_before(pg, 
     db.execute("BEGIN")
     assert db.execute(CLAIM, (5,)).fetchone() == (1, None, 5)
     db.execute("ROLLBACK")
-    connect().execute("SELECT fenced_guard('r', 5)")
+    connect().execute("DO $$ BEGIN PERFORM fenced_guard('r', 5); END $$")
     rows = connect().execute("SELECT kind, resource, claims FROM pg_stat_fence ORDER BY kind").fetchall()
     if pg.major >= 17:
         assert rows == [("guard", "r", 1), ("table", None, 1)]

@@ -72,13 +72,13 @@ OLDER = {
     "fenced_update_returning": ("SELECT * FROM fenced_update_returning(NULL::acct, {key}, 6, '{{\"bal\": 99}}')", []),
     "fenced_write": ("SELECT fenced_write('acct', {key}, 6, '{{\"bal\": 99}}')", [(False,)]),
     "fenced_delete": ("SELECT fenced_delete('acct', {key}, 6)", [(False,)]),
-    "fenced_guard": ("SELECT fenced_guard('acct', 6)", "LF001"),
+    "fenced_guard": ("DO $$ BEGIN PERFORM fenced_guard('acct', 6); END $$", "LF001"),
     "fence_use": ("BEGIN; SELECT fence_use(6); UPDATE acct SET bal = 99 WHERE id = 1", "LF001"),
 }
 
 
 def test_missing_check_every_function_that_takes_a_fence_refuses_an_older_one(acct):
-    acct.execute("SELECT fence_protect('acct'), fenced_guard('acct', 7)")
+    acct.execute("SELECT fence_protect('acct'); DO $$ BEGIN PERFORM fenced_guard('acct', 7); END $$")
     acct.execute(CLAIM, (1, 7))
     taking = acct.execute("SELECT DISTINCT proname FROM pg_proc WHERE proname ~ '^fence' AND 'fence' = ANY (proargnames)").fetchall()
     assert {name for (name,) in taking} == set(OLDER)

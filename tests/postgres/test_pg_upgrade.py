@@ -101,7 +101,7 @@ FILL = """
     INSERT INTO t VALUES (1), (2); INSERT INTO parts VALUES ('a', 0);
     SELECT fence_protect('t'), fence_protect('parts', 'Lock');
     SELECT fenced_write('t', 1, 57, '{"v": 1}'), fenced_write('parts', 'a', 58, '{"v": 1}', 'Lock');
-    SELECT fenced_guard('ledger', 59);
+    DO $$ BEGIN PERFORM fenced_guard('ledger', 59); END $$;
     GRANT EXECUTE ON FUNCTION fenced_guard TO app;
 """
 CONTENT = {
@@ -149,7 +149,7 @@ def test_data_guards_protection_rights_and_counts_survive_the_update(packaged):
         assert {**before, "triggers": None} == {**FILLED, "triggers": None}
         assert len(before["triggers"]) >= 10
         with pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == "55000") as caught:
-            psycopg.connect(url).execute("SELECT fenced_guard('ledger', 60)")
+            psycopg.connect(url).execute("DO $$ BEGIN PERFORM fenced_guard('ledger', 60); END $$")
         assert caught.value.diag.message_hint.endswith(f"ALTER EXTENSION pg_fence UPDATE TO '{CURRENT}'; then connect anew.")
         counts = "SELECT target::text, resource, claims, writes FROM pg_stat_fence WHERE kind IS NOT NULL ORDER BY 1, 2"
         counted = db.execute(counts).fetchall()
@@ -166,7 +166,7 @@ def test_data_guards_protection_rights_and_counts_survive_the_update(packaged):
                 assert outcome(session, "UPDATE t SET v = 9") == "LF003"
                 assert outcome(session, "UPDATE parts SET v = 9") == "LF003"
                 assert outcome(session, "TRUNCATE t") == "LF003"
-                assert outcome(session, "SELECT fenced_guard('ledger', 58)") == "LF001"
+                assert outcome(session, "DO $$ BEGIN PERFORM fenced_guard('ledger', 58); END $$") == "LF001"
                 assert outcome(session, "SELECT fenced_update('t', 1, 57, '{\"v\": 2}')") == [(True,)]
                 assert outcome(session, "SELECT fenced_update('t', 1, 56, '{\"v\": 3}')") == [(False,)]
                 assert outcome(session, "BEGIN; SELECT fence_use(57); UPDATE t SET v = 1 WHERE id = 1; COMMIT") == -1

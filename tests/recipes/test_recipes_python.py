@@ -626,7 +626,7 @@ def test_after_a_failover_that_lost_small_fences_the_new_ones_are_above_all_rows
     assert recipe.newest_fence(db) == 5
     db.execute("""INSERT INTO "Odd" VALUES (1); SELECT FROM fenced_claim(NULL::"Odd", 1, 7, 'Lock')""")
     assert recipe.newest_fence(db) == 7
-    db.execute("SELECT fenced_guard('ledger', 9)")
+    db.execute("BEGIN; SELECT fenced_guard('ledger', 9); COMMIT")
     assert recipe.newest_fence(db) == 9
     db.execute("CREATE TABLE other (id int PRIMARY KEY, stamp bigint NOT NULL DEFAULT 11); INSERT INTO other VALUES (1)")
     assert recipe.newest_fence(db, [("other", "stamp")]) == 11

@@ -427,7 +427,8 @@ class SqlRun:
 
     def _said(self, sql, values, *, row_means_yes=False):
         try:
-            row = self._db.execute(sql, values).fetchone()
+            with self._db.transaction():
+                row = self._db.execute(sql, values).fetchone()
         except psycopg.Error as error:
             return error.sqlstate
         return "t" if row and (row_means_yes or row[0]) else "f"

@@ -1,7 +1,10 @@
 //! Every refusal as a fact, and its text, made once, here.
 //!
 //! Not the errors of the server: those (constraints, permissions, serialization failures, cancels) pass through
-//! untouched. Invariant: each refusal has an SQLSTATE by which a client can tell it from all others of its kind.
+//! untouched. Invariant: the SQLSTATE of a refusal says what to
+//! do about it, and its code word (`codes`) which it is.
+
+mod codes;
 
 use crate::server::text::{c_string, text};
 use crate::version;
@@ -89,6 +92,12 @@ pub enum Refused {
     ManyInUse { max: usize },
     /// The extension's SQL in this database is of a version that the library does not know.
     Version { sql: CString },
+    /// What ends with its transaction is called outside a transaction block.
+    NoBlock { function: &'static str },
+    /// The table of the guards is to be protected.
+    GuardTable,
+    /// A write to the table of the guards that is not one of their functions'.
+    GuardWrite,
     /// A trigger function is called as something else.
     NotATrigger,
     /// A distributed engine has spread the table over several servers, and refuses triggers on it.
@@ -106,6 +115,8 @@ pub enum UnfencedWrite {
     FenceChanged,
     /// It brings a row with this fence, which is not in use.
     Insert(i64),
+    /// This command, and the trigger does not say which column has the fence.
+    Altered(&'static str),
 }
 
 /// Why a number is no fence here.
@@ -176,7 +187,8 @@ const TAKEN_OVER: &str = "Another holder has taken over. Roll back, and take the
 impl Refused {
     /// Raises this refusal as an error of the server.
     pub fn raise(self) -> ! {
-        self.report().raise()
+        let code = self.code();
+        self.report().raise(code)
     }
 
     fn report(self) -> Report {
@@ -368,6 +380,20 @@ impl Refused {
                 "roles alone that use them.",
             ])
             .about(table),
+            Refused::NoBlock { function } => {
+                Report::new("25P01", text![function, " can only be used in transaction blocks"])
+                    .detail(text!["It lasts to the end of the transaction, which is that of this statement alone."])
+                    .hint(text!["Send BEGIN first, and COMMIT after the statements that it is for."])
+            }
+            Refused::GuardTable => {
+                Report::new("55000", text!["the table of the guards cannot be protected"]).detail(text![
+                    "It is written by the functions of guards alone, and a trigger refuses everything else."
+                ])
+            }
+            Refused::GuardWrite => {
+                Report::new("55000", text!["the table of the guards is written by their functions alone"])
+                    .hint(text!["Call fenced_guard(), fence_guard_forget() or fence_guard_reset()."])
+            }
             Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
                 .hint(text!["Call fence_protect(), which makes the triggers."]),
             Refused::NoGuardTable => Report::new("55000", text!["the table \"fence_internals.guards\" does not exist"])
@@ -395,6 +421,11 @@ impl UnfencedWrite {
                 new(text!["a plain write on the protected table \"", &table.name, "\" would change the fence of a row"])
                     .detail(text!["The fence is stamped by claims and fenced writes, and set by fence_reset(), alone."])
                     .hint(text!["Leave the fence column out of the statement."])
+            }
+            UnfencedWrite::Altered(command) => {
+                new(text![command, " on the protected table \"", &table.name, "\" cannot be judged"])
+                    .detail(text!["The trigger that protects it was altered and names no fence column."])
+                    .hint(text!["Have the table's owner call fence_protect() again."])
             }
             UnfencedWrite::Insert(fence) => new(text![
                 "a new row of the protected table \"",
@@ -596,7 +627,7 @@ impl Report {
         self
     }
 
-    fn raise(self) -> ! {
+    fn raise(self, code: &CStr) -> ! {
         let mut error = pg_sys::ErrorData {
             elevel: pg_sys::PGERROR as c_int,
             sqlerrcode: packed_sqlstate(self.sqlstate),
@@ -607,6 +638,7 @@ impl Report {
             funcname: c"pg_fence".as_ptr(),
             ..Default::default()
         };
+        error.constraint_name = duplicate(code);
         if let Some(relation) = self.relation {
             error.schema_name = duplicate(&relation.schema);
             error.table_name = duplicate(&relation.name);

@@ -14,7 +14,7 @@ use crate::row::key::Key;
 use crate::row::reset;
 use crate::server::call::{Call, Reply};
 use crate::server::text::text;
-use crate::server::{self, AsOwner, Value};
+use crate::server::{self, AsOwner, MainThread, Value};
 use crate::stats::Subject;
 use crate::stats::counters::Counter;
 use crate::table::plans::{self, Connection, Values};
@@ -23,6 +23,7 @@ use crate::table::statement::{Answer, Statement, Verb};
 use fence::Fence;
 use fence::resource::Entry;
 use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
@@ -38,6 +39,9 @@ const MAX_TRIES: usize = 3;
 pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fenced_guard()");
     server::refuse_when_read_only(c"fenced_guard()");
+    if !server::is_in_transaction_block() {
+        return Err(Refused::NoBlock { function: "fenced_guard()" });
+    }
     if server::reads_one_snapshot() {
         return Err(Refused::GuardLevel);
     }
@@ -52,7 +56,9 @@ pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
 pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_guard_forget()");
     let older_than = accepted_number(call.number(0))?;
-    let table = Table::open(guard_table()?)?;
+    let oid = guard_table()?;
+    let _owner = AsOwner::of(oid);
+    let table = Table::open(oid)?;
     let name = table.qualified_name();
     let sql = text![
         "DELETE FROM ONLY ",
@@ -61,8 +67,8 @@ pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
         &name[..],
         " WHERE fence OPERATOR(pg_catalog.<) $1 FOR UPDATE SKIP LOCKED))",
     ];
-    let _owner = AsOwner::of(table.oid);
     let connection = Connection::open()?;
+    let _writing = Writing::begin();
     let removed = connection.run_direct(sql, &[bigint(older_than)])?;
     connection.close()?;
     Ok(Reply::Value(Datum::from(removed as i64)))
@@ -94,12 +100,13 @@ struct Guard {
 
 impl Guard {
     fn open(resource: Value) -> Result<Guard, Refused> {
-        let table = Table::open(guard_table()?)?;
+        let caller = server::current_user();
+        let oid = guard_table()?;
+        let owner = AsOwner::of(oid);
+        let table = Table::open(oid)?;
         let key = Key::read(&table, resource)?;
         let resource = resource.text();
         let lock = NamedLock::of(resource.to_bytes());
-        let caller = server::current_user();
-        let owner = AsOwner::of(table.oid);
         Ok(Guard { table, resource, key, lock, caller, _owner: owner })
     }
 
@@ -144,6 +151,7 @@ impl Guard {
         if found.rows == 0 {
             return Err(Refused::NoGuard { resource: self.resource.clone() });
         }
+        let _writing = Writing::begin();
         reset::reset(&self.statement(Verb::Lock)?, &self.key, new)
     }
 
@@ -152,6 +160,7 @@ impl Guard {
     }
 
     fn stamp(&self, stored: Option<i64>, fence: Fence) -> Result<bool, Refused> {
+        let _writing = Writing::begin();
         if stored.is_none() {
             let into = text!["INSERT INTO ", self.table.qualified_name(), " (resource, fence) VALUES ($1, $2)"];
             let resource = self.key.values.iter().copied();
@@ -181,9 +190,35 @@ impl Guard {
     /// The stored fence is told to those who could read it themselves.
     fn stale(&self, stored: i64, fence: Fence) -> Refused {
         Subject::Guard(&self.resource).count_stale(Counter::ClaimsStale, fence, Some(stored));
-        let may_read = server::may_read_table(self.table.oid, self.caller);
+        let reads = |role| server::may_read_table(self.table.oid, role);
+        let may_read = reads(self.caller) && reads(server::client_user());
         Refused::StaleGuard { resource: self.resource.clone(), stored: may_read.then_some(stored), fence }
     }
+}
+
+static IS_WRITING: MainThread<Cell<bool>> = MainThread(Cell::new(false));
+
+/// Opens the table of the guards, as long as this lives, to the statement that is run meanwhile: nothing but it runs then.
+struct Writing(());
+
+impl Writing {
+    fn begin() -> Writing {
+        IS_WRITING.set(true);
+        Writing(())
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        IS_WRITING.set(false);
+    }
+}
+
+/// `refuse_guards()`, the trigger of the table of the guards: refuses what these functions do not write themselves. New
+/// rows pass, which a restore brings.
+pub fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
+    call.trigger_event()?;
+    if IS_WRITING.get() { Ok(Reply::Void) } else { Err(Refused::GuardWrite) }
 }
 
 fn resource(call: &Call) -> Result<Value, Refused> {
@@ -195,7 +230,8 @@ fn resource(call: &Call) -> Result<Value, Refused> {
     Ok(Value { type_oid: pg_sys::TEXTOID, ..resource })
 }
 
-fn guard_table() -> Result<Oid, Refused> {
+/// The oid of the table of the guards.
+pub fn guard_table() -> Result<Oid, Refused> {
     let schema = server::internals().ok_or(Refused::NoGuardTable)?;
     server::relation_in(schema, TABLE).ok_or(Refused::NoGuardTable)
 }

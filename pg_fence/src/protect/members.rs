@@ -42,11 +42,15 @@ impl Member {
     }
 }
 
-/// The table and all below it, the parents first, each locked as CREATE TRIGGER does.
-pub fn for_triggers(table: Oid) -> Vec<Member> {
+/// Leaves the members of a table unlocked.
+pub const NO_LOCK: pg_sys::LOCKMODE = pg_sys::NoLock as i32;
+/// Locks the members of a table as CREATE TRIGGER does.
+pub const FOR_TRIGGERS: pg_sys::LOCKMODE = pg_sys::ShareRowExclusiveLock as i32;
+
+/// The table and all below it, the parents first, each locked so.
+pub fn all(table: Oid, lock: pg_sys::LOCKMODE) -> Vec<Member> {
     // SAFETY: the list is one of oids; relations that are locked stay.
     unsafe {
-        let lock = pg_sys::ShareRowExclusiveLock as i32;
         let list = pg_sys::find_all_inheritors(table, lock, std::ptr::null_mut());
         let kind = |oid| match pg_sys::get_rel_relkind(oid) as u8 {
             pg_sys::RELKIND_PARTITIONED_TABLE => MemberKind::Partitioned,
@@ -55,6 +59,17 @@ pub fn for_triggers(table: Oid) -> Vec<Member> {
         };
         oids(list).into_iter().map(|oid| Member { oid, kind: kind(oid) }).collect()
     }
+}
+
+/// Whether an error may tell what a column of a row of this table holds: whether both the role whose rights count and the
+/// one that the client has chosen may read the column, of the table or of a parent that it is a partition of, without a
+/// policy that could hide the row. The rights are those of the table's owner in a cascade, the client is who is told.
+pub fn may_be_told(table: Oid, column: i16) -> bool {
+    let mut named = vec![(table, column)];
+    let name = server::column_name(table, column);
+    named.extend(partition_ancestors(table).into_iter().map(|parent| (parent, server::column_number(parent, &name))));
+    let reads = |role: Oid| named.iter().any(|&(table, column)| server::reads_all_rows(table, column, role));
+    reads(server::current_user()) && reads(server::client_user())
 }
 
 /// Whether a table is a partition.

@@ -124,7 +124,9 @@ impl Drop for OwnPass {
 /// Answers the fence.
 pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
     let fence = accepted_number(call.number(0))?;
-    server::require_transaction_block(c"fence_use()");
+    if !server::is_in_transaction_block() {
+        return Err(Refused::NoBlock { function: "fence_use()" });
+    }
     let answer = Reply::Value(Datum::from(fence.get() as i64));
     let mut in_use = PASSES.in_use.borrow_mut();
     if in_use.iter().any(|used| used.fence == fence) {

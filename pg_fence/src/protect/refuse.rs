@@ -1,11 +1,10 @@
 //! The trigger that refuses a write on a protected table, and says why.
 //!
 //! It is fired for rows that the WHEN condition of the trigger has turned away (`passes`), and for every TRUNCATE; it
-//! never lets one through. Invariant: the stored fence is told to those who could read it themselves.
+//! never lets one through. Invariant: the stored fence is told where the client could read the row itself.
 
 use crate::errors::{Refused, RelationName, UnfencedWrite};
-use crate::protect::condition;
-use crate::protect::passes;
+use crate::protect::{condition, members, passes};
 use crate::server;
 use crate::server::call::{Call, Reply};
 use crate::stats;
@@ -22,10 +21,19 @@ pub struct TriggerEvent {
 
 /// What a write does to a row, by the fence before and after it.
 enum Written {
-    Updated { old: Option<i64>, new: Option<i64> },
-    Deleted { old: Option<i64> },
-    Inserted { new: Option<i64> },
+    Updated {
+        old: Option<i64>,
+        new: Option<i64>,
+    },
+    Deleted {
+        old: Option<i64>,
+    },
+    Inserted {
+        new: Option<i64>,
+    },
     Truncated,
+    /// By this command; the trigger does not say which column has the fence.
+    Unknown(&'static str),
 }
 
 /// `refuse()`, the trigger of protected tables: refuses.
@@ -76,16 +84,19 @@ impl TriggerEvent {
     }
 
     fn written(&self, column: Option<i16>) -> Written {
-        let Some(column) = column else { return Written::Truncated };
         // SAFETY: a row trigger has the tuples of its event.
         let (event, one, other) =
             unsafe { ((*self.data).tg_event, (*self.data).tg_trigtuple, (*self.data).tg_newtuple) };
-        match event & pg_sys::TRIGGER_EVENT_OPMASK {
-            pg_sys::TRIGGER_EVENT_UPDATE => {
+        match (event & pg_sys::TRIGGER_EVENT_OPMASK, column) {
+            (pg_sys::TRIGGER_EVENT_TRUNCATE, _) => Written::Truncated,
+            (pg_sys::TRIGGER_EVENT_UPDATE, None) => Written::Unknown("UPDATE"),
+            (pg_sys::TRIGGER_EVENT_DELETE, None) => Written::Unknown("DELETE"),
+            (_, None) => Written::Unknown("INSERT"),
+            (pg_sys::TRIGGER_EVENT_UPDATE, Some(column)) => {
                 Written::Updated { old: self.fence(one, column), new: self.fence(other, column) }
             }
-            pg_sys::TRIGGER_EVENT_DELETE => Written::Deleted { old: self.fence(one, column) },
-            _ => Written::Inserted { new: self.fence(one, column) },
+            (pg_sys::TRIGGER_EVENT_DELETE, Some(column)) => Written::Deleted { old: self.fence(one, column) },
+            (_, Some(column)) => Written::Inserted { new: self.fence(one, column) },
         }
     }
 
@@ -93,7 +104,7 @@ impl TriggerEvent {
     fn stored(&self, column: Option<i16>) -> Option<i64> {
         match self.written(column) {
             Written::Updated { old, .. } | Written::Deleted { old } => old,
-            Written::Inserted { .. } | Written::Truncated => None,
+            Written::Inserted { .. } | Written::Truncated | Written::Unknown(_) => None,
         }
     }
 
@@ -113,6 +124,7 @@ impl TriggerEvent {
         let unfenced = |write| Refused::Unfenced { table: table.clone(), write };
         match self.written(column) {
             Written::Truncated => unfenced(UnfencedWrite::Truncate),
+            Written::Unknown(command) => unfenced(UnfencedWrite::Altered(command)),
             Written::Updated { old, new } => self.judged(old, table.clone(), column, "UPDATE").unwrap_or_else(|| {
                 unfenced(if old == new { UnfencedWrite::NoFence("UPDATE") } else { UnfencedWrite::FenceChanged })
             }),
@@ -136,7 +148,7 @@ impl TriggerEvent {
         column: Option<i16>,
         command: &'static str,
     ) -> Option<Refused> {
-        let may_read = column.is_some_and(|column| server::may_read_column(self.table, column));
+        let may_read = column.is_some_and(|column| members::may_be_told(self.table, column));
         let told = may_read.then_some(stored.unwrap_or(0));
         match passes::judge(stored) {
             PlainVerdict::Accepted => None,

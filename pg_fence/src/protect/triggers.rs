@@ -5,6 +5,7 @@
 //! each, because their names are fixed; a partition has its parent's.
 
 use crate::errors::Refused;
+use crate::guard::guard_table;
 use crate::protect::condition::{KINDS, Kind};
 use crate::protect::members::{self, Member, MemberKind};
 use crate::server;
@@ -15,6 +16,7 @@ use crate::table::plans::Connection;
 use crate::table::relation::Table;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::{CStr, CString};
+use std::rc::Rc;
 
 const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 
@@ -28,9 +30,10 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
             return Err(Refused::NoSuchOption { name, value });
         }
     }
-    members::lock_for_triggers(oid);
-    let table = Table::open(oid)?;
-    server::require_owner(oid, &table.name.name);
+    if guard_table().is_ok_and(|guards| guards == oid) {
+        return Err(Refused::GuardTable);
+    }
+    let table = open_for_triggers(oid, server::require_trigger_right)?;
     let kept = kept_column(&table);
     let column = table.fence_column(call.name(1).unwrap_or(kept.as_deref().unwrap_or(c"fence")))?;
     if !server::is_not_null(oid, column.number) {
@@ -39,9 +42,10 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     refuse_partition(&table)?;
     let connection = Connection::open()?;
     distributed::refuse_triggers(&connection, &table)?;
-    let members = members::for_triggers(oid);
+    let members = members::all(oid, members::FOR_TRIGGERS);
     let triggers = Triggers { connection: &connection };
     for member in &members {
+        triggers.drop_renamed(member)?;
         for kind in KINDS.iter().filter(|kind| is_made_on(kind, member, oid)) {
             triggers.make_for_rows(member, kind, &column.name)?;
         }
@@ -55,22 +59,31 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
 pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     server::refuse_on_standby(c"fence_unprotect()");
     let oid = call.table()?;
-    members::lock_for_triggers(oid);
-    let table = Table::open(oid)?;
-    server::require_owner(oid, &table.name.name);
+    let table = open_for_triggers(oid, |member| server::require_owner(member, &server::relation_name(member).name))?;
     refuse_partition(&table)?;
     let connection = Connection::open()?;
-    let mut members = members::for_triggers(oid);
+    let mut members = members::all(oid, members::FOR_TRIGGERS);
     members.retain(|member| !members::made_triggers(member.oid).is_empty());
     for member in &members {
         // The parent comes first, and takes those of its partitions along.
         for trigger in members::made_triggers(member.oid).into_iter().filter(|trigger| !trigger.is_clone) {
-            let on = text![" ON ", member.qualified_name()];
-            connection.run_direct(text!["DROP TRIGGER ", Identifier(&trigger.name), on], &[])?;
+            drop_trigger(&connection, &trigger.name, member)?;
         }
     }
     connection.close()?;
     Ok(count_of(&members))
+}
+
+/// The table, with all below it locked as CREATE TRIGGER does. The rights on each are checked before it waits for a lock,
+/// and for what has changed meanwhile by the commands that follow.
+fn open_for_triggers(oid: Oid, require_right: impl Fn(Oid)) -> Result<Rc<Table>, Refused> {
+    if !server::exists(oid) {
+        return Err(Refused::NoRelation(oid));
+    }
+    server::require_owner(oid, &server::relation_name(oid).name);
+    members::all(oid, members::NO_LOCK).into_iter().for_each(|member| require_right(member.oid));
+    members::lock_for_triggers(oid);
+    Table::open_as_owner(oid)
 }
 
 fn count_of(members: &[Member]) -> Reply {
@@ -106,6 +119,14 @@ impl Triggers<'_> {
         self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when)
     }
 
+    /// A trigger of ours under another name would stay beside the one that is made.
+    fn drop_renamed(&self, member: &Member) -> Result<(), Refused> {
+        let names: Vec<CString> = KINDS.iter().map(trigger_name).chain([ON_TRUNCATE.to_owned()]).collect();
+        let made = members::made_triggers(member.oid).into_iter();
+        made.filter(|made| !made.is_clone && !names.contains(&made.name))
+            .try_for_each(|renamed| drop_trigger(self.connection, &renamed.name, member))
+    }
+
     fn make_on_truncate(&self, member: &Member) -> Result<(), Refused> {
         self.make(ON_TRUNCATE, text!["BEFORE TRUNCATE"], member, text![" FOR EACH STATEMENT"])
     }
@@ -127,6 +148,10 @@ impl Triggers<'_> {
         ];
         self.connection.run_direct(sql, &[]).map(|_| ())
     }
+}
+
+fn drop_trigger(connection: &Connection, name: &CStr, on: &Member) -> Result<(), Refused> {
+    connection.run_direct(text!["DROP TRIGGER ", Identifier(name), " ON ", on.qualified_name()], &[]).map(|_| ())
 }
 
 fn trigger_name(kind: &Kind) -> CString {

@@ -20,6 +20,10 @@ pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
     let fence_column = table.fence_column(call.fence_column(3)?)?;
     let fence = accepted_fence(&table, fence_column, call.number(2))?;
     let keys = keys(&table, call.value(1, "keys")?)?;
+    if keys.is_empty() {
+        // No statement would say it.
+        server::require_claiming(table.oid, fence_column.number);
+    }
     let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&call.rows_of(&table)?));
     for key in &keys {
         Change { table: &table, fence_column, key, fence, verb, answer, patch: None, rows }.make()?;

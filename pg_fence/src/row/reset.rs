@@ -17,8 +17,7 @@ use pgrx::pg_sys::Datum;
 pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     const NEVER_CLAIMED: i64 = 0;
     server::refuse_on_standby(c"fence_reset()");
-    let table = Table::open(call.table()?)?;
-    server::require_owner(table.oid, &table.name.name);
+    let table = Table::open_as_owner(call.table()?)?;
     let fence = table.fence_column(call.fence_column(3)?)?;
     let new = match call.number(2) {
         Some(NEVER_CLAIMED) => NEVER_CLAIMED,

@@ -437,12 +437,22 @@ pub fn subtransaction() -> pg_sys::SubTransactionId {
     unsafe { pg_sys::GetCurrentSubTransactionId() }
 }
 
-/// Raises the server's error outside of a transaction block, where a transaction ends with its statement.
-pub fn require_transaction_block(function: &CStr) {
-    // As for a statement that the client sent: within a function the server would assume a block.
-    const IS_TOP_LEVEL: bool = true;
-    // SAFETY: it raises an error or does nothing.
-    unsafe { pg_sys::RequireTransactionBlock(IS_TOP_LEVEL, function.as_ptr()) };
+/// Whether the transaction goes on after the statement that the client has sent: a transaction block, or one of several
+/// statements in one message. DO and CALL go on by themselves, and what is no client's statement ends its transaction
+/// itself. A function that the client calls does not, but within a savepoint of its own the server does not tell it.
+pub fn is_in_transaction_block() -> bool {
+    // SAFETY: reading variables of the backend; the portal that runs stays while it does.
+    unsafe {
+        if pg_sys::IsTransactionBlock() {
+            return true;
+        }
+        match pg_sys::ActivePortal.as_ref() {
+            Some(portal) => {
+                matches!(portal.commandTag, pg_sys::CommandTag::CMDTAG_DO | pg_sys::CommandTag::CMDTAG_CALL)
+            }
+            None => pg_sys::MyBackendType == pg_sys::BackendType::B_BG_WORKER,
+        }
+    }
 }
 
 /// The schema and the name of a relation; empty when it is gone.
@@ -479,13 +489,107 @@ pub fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
     }
 }
 
-/// Whether the caller may read a column.
-pub fn may_read_column(relation: Oid, column: i16) -> bool {
+/// The name of a column; empty when it is gone.
+pub fn column_name(relation: Oid, column: i16) -> CString {
+    const MISSING_IS_OK: bool = true;
+    // SAFETY: it reads the catalog; a null answer is not read.
+    unsafe {
+        let name = pg_sys::get_attname(relation, column, MISSING_IS_OK);
+        if name.is_null() { CString::default() } else { owned(CStr::from_ptr(name)) }
+    }
+}
+
+/// The number of the column of this name; 0 where there is none.
+pub fn column_number(relation: Oid, name: &CStr) -> i16 {
     // SAFETY: it reads the catalog alone.
-    let by_column = unsafe {
-        pg_sys::pg_attribute_aclcheck(relation, column, current_user(), pg_sys::ACL_SELECT as pg_sys::AclMode)
-    };
-    by_column == pg_sys::AclResult::ACLCHECK_OK || may_read_table(relation, current_user())
+    unsafe { pg_sys::get_attnum(relation, name.as_ptr()) }
+}
+
+/// Whether a role may read a column, and no policy hides rows of the table from it.
+pub fn reads_all_rows(relation: Oid, column: i16, role: Oid) -> bool {
+    const WITHOUT_ERROR: bool = true;
+    // SAFETY: it reads the catalog alone; the column is looked up where its number stands for one.
+    unsafe {
+        let select = pg_sys::ACL_SELECT as pg_sys::AclMode;
+        let reads = may_read_table(relation, role)
+            || (column > 0
+                && pg_sys::pg_attribute_aclcheck(relation, column, role, select) == pg_sys::AclResult::ACLCHECK_OK);
+        reads
+            && pg_sys::check_enable_rls(relation, role, WITHOUT_ERROR)
+                != pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
+    }
+}
+
+/// Raises the server's error unless the caller may change some row of a relation, that is, unless it may wait for the lock
+/// of a writer. Which columns it may read and write is for the statement to say. Answers whether there is such a relation.
+pub fn require_some_writing(relation: Oid) -> bool {
+    // SAFETY: it reads the catalog, and raises an error or does nothing.
+    unsafe {
+        if !exists(relation) {
+            return false;
+        }
+        let (role, any) = (current_user(), pg_sys::AclMaskHow::ACLMASK_ANY);
+        let (update, delete) = (pg_sys::ACL_UPDATE as pg_sys::AclMode, pg_sys::ACL_DELETE as pg_sys::AclMode);
+        if pg_sys::pg_class_aclmask(relation, role, update | delete, any) == 0
+            && pg_sys::pg_attribute_aclcheck_all(relation, role, update, any) != pg_sys::AclResult::ACLCHECK_OK
+        {
+            deny(relation);
+        }
+        true
+    }
+}
+
+/// Raises the server's error unless the caller may read a table and update one of its columns.
+pub fn require_claiming(relation: Oid, column: i16) {
+    // SAFETY: it reads the catalog, and raises an error or does nothing.
+    unsafe {
+        let (role, all) = (current_user(), pg_sys::AclMaskHow::ACLMASK_ALL);
+        let (select, update) = (pg_sys::ACL_SELECT as pg_sys::AclMode, pg_sys::ACL_UPDATE as pg_sys::AclMode);
+        let is_ok = |result| result == pg_sys::AclResult::ACLCHECK_OK;
+        let reads =
+            may_read_table(relation, role) || is_ok(pg_sys::pg_attribute_aclcheck_all(relation, role, select, all));
+        let writes = is_ok(pg_sys::pg_class_aclcheck(relation, role, update))
+            || is_ok(pg_sys::pg_attribute_aclcheck(relation, column, role, update));
+        if !reads || !writes {
+            deny(relation);
+        }
+    }
+}
+
+/// Raises the server's error unless the caller may make triggers on a table.
+pub fn require_trigger_right(relation: Oid) {
+    // SAFETY: it reads the catalog, and raises an error or does nothing.
+    unsafe {
+        let trigger = pg_sys::ACL_TRIGGER as pg_sys::AclMode;
+        if pg_sys::pg_class_aclcheck(relation, current_user(), trigger) != pg_sys::AclResult::ACLCHECK_OK {
+            deny(relation);
+        }
+    }
+}
+
+/// Whether there is a relation with this oid.
+pub fn exists(relation: Oid) -> bool {
+    let none = Datum::null();
+    // SAFETY: it reads the catalog alone.
+    unsafe {
+        let cache = pg_sys::SysCacheIdentifier::RELOID as _;
+        pg_sys::SearchSysCacheExists(cache, Datum::from(relation), none, none, none)
+    }
+}
+
+fn deny(relation: Oid) {
+    let name = relation_name(relation).name;
+    // SAFETY: it raises the server's error for want of a right.
+    unsafe {
+        let kind = pg_sys::get_relkind_objtype(pg_sys::get_rel_relkind(relation));
+        pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NO_PRIV, kind, name.as_ptr());
+    }
+}
+
+/// The role that the client is, or has chosen with SET ROLE, whoever's rights count now.
+pub fn client_user() -> Oid {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::GetOuterUserId() }
 }
 
 /// Refuses what writes in a transaction that is read-only.

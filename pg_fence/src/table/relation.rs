@@ -44,6 +44,8 @@ pub struct Table {
     /// The plans of its statements.
     pub plans: Plans,
     is_current: Cell<bool>,
+    /// The role that was last seen to have a right to change rows; a change of rights makes a new entry.
+    writer: Cell<Oid>,
     used: Cell<u64>,
     depends_on: RefCell<Vec<CatalogEntry>>,
 }
@@ -142,10 +144,35 @@ pub fn watch_changes() {
 }
 
 impl Table {
-    /// The table with this oid, locked as an UPDATE locks it, to the end of the transaction. Errors: it is gone, no
-    /// table, or has no primary key that picks one row.
+    /// The table with this oid, locked as an UPDATE locks it, to the end of the transaction. Errors: it is gone, not a
+    /// table, or has no primary key that picks one row. Raises the server's error, before it waits for the lock and again
+    /// afterwards, where the caller may change no row of it.
     pub fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
         plans::free_dropped();
+        let role = server::current_user();
+        if !TABLES.current(oid).is_some_and(|table| table.writer.get() == role) && !server::require_some_writing(oid) {
+            return Err(Refused::NoRelation(oid));
+        }
+        let table = Table::locked(oid)?;
+        if table.writer.get() != role {
+            server::require_some_writing(oid);
+            table.writer.set(role);
+        }
+        Ok(table)
+    }
+
+    /// The same for what only the owner may do.
+    pub fn open_as_owner(oid: Oid) -> Result<Rc<Table>, Refused> {
+        if !server::exists(oid) {
+            return Err(Refused::NoRelation(oid));
+        }
+        server::require_owner(oid, &server::relation_name(oid).name);
+        let table = Table::locked(oid)?;
+        server::require_owner(oid, &table.name.name);
+        Ok(table)
+    }
+
+    fn locked(oid: Oid) -> Result<Rc<Table>, Refused> {
         // SAFETY: taking a lock on whatever has this oid; it also brings in the news of changes.
         unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32) };
         if let Some(table) = TABLES.current(oid) {
@@ -396,6 +423,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         alias: crate::server::text::c_string(alias),
         plans: Plans::default(),
         is_current: Cell::new(true),
+        writer: Cell::new(pg_sys::InvalidOid),
         used: Cell::new(0),
         depends_on: RefCell::default(),
     };

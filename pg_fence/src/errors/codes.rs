@@ -1,0 +1,115 @@
+//! A code word for every refusal, which clients find in the error's field CONSTRAINT NAME.
+//!
+//! An SQLSTATE says what to do; several refusals share one. Invariant: no two refusals have the same word, and a word
+//! stays once it is released.
+
+use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem, Refused, UnfencedWrite};
+use std::ffi::CStr;
+
+impl Refused {
+    /// Its code word.
+    pub fn code(&self) -> &'static CStr {
+        match self {
+            Refused::NullArgument(_) => c"null_argument",
+            Refused::Fence(problem) => problem.code(),
+            Refused::NotARowType { .. } => c"not_a_row_type",
+            Refused::Altered { .. } => c"table_altered",
+            Refused::NoRelation(_) => c"no_such_table",
+            Refused::NoType(_) => c"no_such_type",
+            Refused::NotATable { .. } => c"not_a_table",
+            Refused::PrimaryKey { .. } => c"primary_key_unusable",
+            Refused::NoFenceColumn { .. } => c"no_fence_column",
+            Refused::FenceColumnType { .. } => c"fence_column_type",
+            Refused::FenceColumnUse { .. } => c"fence_column_unusable",
+            Refused::Key { problem, .. } => problem.code(),
+            Refused::Keys { .. } => c"keys_not_an_array",
+            Refused::Distributed { .. } => c"distributed_table",
+            Refused::Patch(problem) => problem.code(),
+            Refused::PatchColumn { problem, .. } => problem.code(),
+            Refused::NoRow { .. } => c"no_such_row",
+            Refused::Unclaimed { .. } => c"row_unclaimed",
+            Refused::Blocked { .. } => c"write_blocked",
+            Refused::PutBack { .. } => c"fence_put_back",
+            Refused::ManyRows { .. } => c"key_not_unique",
+            Refused::Server { .. } => c"server_answer",
+            Refused::StaleGuard { .. } => c"guard_stale",
+            Refused::GuardLevel => c"guard_isolation_level",
+            Refused::NoGuard { .. } => c"no_such_guard",
+            Refused::ResourceLength { .. } => c"resource_name_length",
+            Refused::NoGuardTable => c"no_guard_table",
+            Refused::GuardTable => c"guard_table_not_protectable",
+            Refused::GuardWrite => c"guard_table_write",
+            Refused::Unfenced { write, .. } => write.code(),
+            Refused::StaleRow { .. } => c"plain_write_stale",
+            Refused::UnclaimedRow { .. } => c"plain_write_unclaimed",
+            Refused::NullableFence { .. } => c"fence_column_nullable",
+            Refused::ProtectedByParent { .. } => c"protected_by_parent",
+            Refused::NoSuchOption { .. } => c"option_not_supported",
+            Refused::ManyInUse { .. } => c"too_many_fences_in_use",
+            Refused::Version { .. } => c"version_mismatch",
+            Refused::NoBlock { .. } => c"no_transaction_block",
+            Refused::NotATrigger => c"not_a_trigger",
+        }
+    }
+}
+
+impl UnfencedWrite {
+    fn code(&self) -> &'static CStr {
+        match self {
+            UnfencedWrite::Truncate => c"truncate_unfenced",
+            UnfencedWrite::NoFence(_) => c"plain_write_unfenced",
+            UnfencedWrite::FenceChanged => c"plain_write_changes_fence",
+            UnfencedWrite::Insert(_) => c"insert_fence_not_in_use",
+            UnfencedWrite::Altered(_) => c"trigger_altered",
+        }
+    }
+}
+
+impl FenceProblem {
+    fn code(&self) -> &'static CStr {
+        match self {
+            FenceProblem::Null => c"fence_null",
+            FenceProblem::NotPositive(_) => c"fence_not_positive",
+            FenceProblem::AboveProtocol(_) => c"fence_above_protocol",
+            FenceProblem::AboveSetting { .. } => c"fence_above_setting",
+            FenceProblem::AboveColumn { .. } => c"fence_above_column",
+            FenceProblem::Ahead { .. } => c"fence_ahead_of_clock",
+        }
+    }
+}
+
+impl KeyProblem {
+    fn code(&self) -> &'static CStr {
+        match self {
+            KeyProblem::Null(_) => c"key_null",
+            KeyProblem::Type { .. } => c"key_type",
+            KeyProblem::Count { .. } => c"key_column_count",
+            KeyProblem::Missing(_) => c"key_column_missing",
+            KeyProblem::NoKeyColumn(_) => c"key_column_unknown",
+            KeyProblem::NotAnObject(_) => c"key_not_an_object",
+        }
+    }
+}
+
+impl PatchProblem {
+    fn code(&self) -> &'static CStr {
+        match self {
+            PatchProblem::NotAnObject(_) => c"patch_not_an_object",
+            PatchProblem::Empty => c"patch_empty",
+            PatchProblem::NoField { .. } => c"patch_field_unknown",
+            PatchProblem::Form { .. } => c"patch_value_form",
+        }
+    }
+}
+
+impl ColumnProblem {
+    fn code(&self) -> &'static CStr {
+        match self {
+            ColumnProblem::Unknown => c"patch_column_unknown",
+            ColumnProblem::Key => c"patch_column_key",
+            ColumnProblem::Fence => c"patch_column_fence",
+            ColumnProblem::Generated => c"patch_column_generated",
+            ColumnProblem::Identity => c"patch_column_identity",
+        }
+    }
+}
