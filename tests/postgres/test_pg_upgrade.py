@@ -56,7 +56,8 @@ def older_script():
 def upgrade_script():
     """From the older version to this one."""
     replaced = [text.replace("CREATE ", "CREATE OR REPLACE ", 1) for text in (REFUSES, RESET, VIEW)]
-    return "\n".join([*FORGET, *replaced, VIEW_COLUMN, COMMENT])
+    revoked = "REVOKE ALL ON FUNCTION fence_guard_forget(bigint) FROM PUBLIC;"
+    return "\n".join([*FORGET[:2], revoked, *FORGET[2:], *replaced, VIEW_COLUMN, COMMENT])
 
 
 class Packaged:
