@@ -6,7 +6,7 @@
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 HARNESS := PYTHONPATH=tools python3 -m
 CARGO := cargo
-# Tests wait more than they compute. Workers take turns with what measures: see tests/conftest.py.
+# Tests wait more than they compute. Workers take turns with what measures CPU time: see tests/conftest.py.
 WORKERS := -n 4
 # pgrx 0.19 declares rustc 1.96 and builds on 1.95.
 FLAGS := --locked --ignore-rust-version
@@ -146,6 +146,7 @@ test-matrix: setup-test
 	@CLIENTS=all PYTHONPATH=tools $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
 
 bench bench-quick: setup-test module extensions $(LOAD)
+	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m timing
 	cd tools && $(CURDIR)/target/venv/bin/python -m bench $(if $(findstring quick,$@),quick,full) $(LOAD) $(BENCH_ARGS)
 
 $(LOAD): tools/bench/load.rs

@@ -3,7 +3,7 @@
 `redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
 waiting. The folders have some of their own. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
 
-`make test` runs several workers, each with servers of its own; a test that measures is marked `alone`.
+`make test` runs several workers, each with servers of its own; a test that measures CPU time is marked `alone`.
 """
 
 import contextlib

@@ -130,7 +130,7 @@ class LosesAReply:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def _accept(self):
         while True:

@@ -39,7 +39,7 @@ def test_the_refusal_on_the_first_screen_comes_out_as_printed(make_redis, db, ev
     assert len(steps) == 6
     for client, command, shown in steps:
         if client == "redis":
-            eventually(lambda command=command: server.cli("--no-raw", *command.split()), shown, within_s=10)
+            eventually(lambda command=command: server.cli("--no-raw", *command.split()), shown)
         else:
             (seen,) = db.execute(command).fetchone()
             assert ("tf"[not seen] if isinstance(seen, bool) else str(seen)) == shown, command

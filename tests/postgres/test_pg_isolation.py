@@ -39,7 +39,7 @@ class Other:
         return self
 
     def ended(self):
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the other session still waits"
         return self.outcome
 

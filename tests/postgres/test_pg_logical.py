@@ -65,7 +65,7 @@ class Pair:
 
     def is_copied(self):
         states = "SELECT count(*), count(*) FILTER (WHERE srsubstate = 'r') FROM pg_subscription_rel"
-        eventually(lambda: len(set(self.subscriber.execute(states).fetchone())), 1, within_s=20)
+        eventually(lambda: len(set(self.subscriber.execute(states).fetchone())), 1)
 
     def work(self, fence, row):
         """What a holder does: a guard, then a row."""
@@ -75,12 +75,12 @@ class Pair:
 
     def arrives(self, *rows):
         read = "SELECT id FROM counters ORDER BY id"
-        eventually(lambda: [row for (row,) in self.subscriber.execute(read).fetchall()], list(rows), within_s=20)
+        eventually(lambda: [row for (row,) in self.subscriber.execute(read).fetchall()], list(rows))
 
     def stops(self):
         """The subscription fails, again and again."""
         failed = "SELECT apply_error_count > 1 FROM pg_stat_subscription_stats"
-        eventually(lambda: self.subscriber.execute(failed).fetchone(), (True,), within_s=20)
+        eventually(lambda: self.subscriber.execute(failed).fetchone(), (True,))
 
     def guards(self):
         return dict(self.subscriber.execute(f"SELECT resource, fence FROM {GUARDS}").fetchall())

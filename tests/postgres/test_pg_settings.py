@@ -163,7 +163,7 @@ def test_a_reset_waits_for_a_claim_and_reports_what_that_stored(t, connect, even
     thread.start()
     eventually(lambda: t.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", (two.info.backend_pid,)).fetchone()[0])
     one.execute("COMMIT")
-    thread.join(10)
+    thread.join(60)
     assert old == [9]
 
 

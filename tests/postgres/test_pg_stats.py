@@ -268,7 +268,7 @@ def test_the_crash_of_a_backend_starts_the_counts_anew(pg):
             assert guard_counts(db, "r")["claims"] == 1
             os.kill(db.info.backend_pid, signal.SIGKILL)
         read = "SELECT coalesce(sum(claims), 0) FROM pg_stat_fence"
-        eventually(lambda: server.psql(read, check=False), "0", within_s=20)
+        eventually(lambda: server.psql(read, check=False), "0")
         server.psql("DO $$ BEGIN PERFORM fenced_guard('r', 6); END $$")
         assert server.psql(read) == "1"
     finally:

@@ -67,7 +67,7 @@ def test_a_row_that_moves_to_another_partition_while_a_claim_waits_is_retryable(
     waits = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
     eventually(lambda: parts.execute(waits, (two.info.backend_pid,)).fetchone()[0])
     one.execute("COMMIT")
-    thread.join(10)
+    thread.join(60)
     assert outcome == ["40001"]
 
 

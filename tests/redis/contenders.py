@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import redis
 
 from harness import eventually
+from harness.redis_cluster import READY_WITHIN_S
 from harness.locks import acquire, release
 
 WAIT_MS = 400
@@ -54,7 +55,7 @@ class Contenders:
             assert not self.broken, self.broken
             assert not any(thread.is_alive() for thread in self._threads)
 
-    def go_on(self, more=40, within_s=20.0):
+    def go_on(self, more=40):
         """Wait until so many more holds have come and gone on every lock together, and each lock had one."""
         mark = len(self.holds)
 
@@ -63,7 +64,7 @@ class Contenders:
             after = self.holds[mark:]
             return len(after) >= more and {held.lock for held in after} == set(self._locks)
 
-        eventually(reached, within_s=within_s)
+        eventually(reached, within_s=READY_WITHIN_S)
 
     def of(self, lock):
         """The holds of one lock, in the order in which their clients came to know of them."""
@@ -116,7 +117,7 @@ class Contenders:
 
     def _insist(self, call):
         """The answer to a call that is repeated until there is one, and after how many attempts it came."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + READY_WITHIN_S
         attempts = 0
         while True:
             attempts += 1

@@ -208,7 +208,7 @@ def test_the_longest_lease_is_a_setting(make_redis):
         with pytest.raises(redis.ResponseError, match="ttl-ms must be an integer from 1 to 100"):
             extend(client, "k", "A", 101)
         assert extend(client, "k", "A", 100) > 0
-        wait_until_free(client, "k", 2)
+        wait_until_free(client, "k")
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", str(TEN_YEARS_MS + 1), "soon", ""])

@@ -14,8 +14,9 @@ import redis
 
 from harness import eventually
 from harness.redis_server import server_version
-from harness.locks import LATE_S, acquire, assert_ends_on_time, extend, inspect, release, wait_until_free
+from harness.locks import acquire, assert_ends_by, assert_ends_on_time, extend, inspect, release, wait_until_free
 from harness.payloads import lock_payload
+from harness.waiting import HANG_S
 
 # Where the lock `k` of database 0 is after each of these: (database, key) pairs.
 MOVES = {
@@ -97,8 +98,8 @@ def pipelined(client, keys, call):
 def test_a_lease_ends_on_time_wherever_its_key_went(r, database, move, places):
     began = time.monotonic()
     fence = acquire(r, "k", "A", 250)
-    granted = time.monotonic()
     move(r)
+    moved = time.monotonic()  # what a RESTORE takes is no time of the lease
     for number, key in places:
         lock = inspect(database(number), key)
         assert (lock.hold, lock.ttl_ms <= 250) == ((b"A", fence), True)
@@ -106,9 +107,9 @@ def test_a_lease_ends_on_time_wherever_its_key_went(r, database, move, places):
         assert inspect(r, "k") is None
         assert acquire(r, "k", "B", 30) > fence
     for number, key in places:
-        assert_ends_on_time(database(number), key, began, granted, 250)
+        assert_ends_on_time(database(number), key, began, moved, 250)
     for number in range(3):
-        eventually(database(number).dbsize, 0, within_s=LATE_S)
+        eventually(database(number).dbsize, 0)
 
 
 @pytest.mark.parametrize(("move", "places"), MOVES.values(), ids=MOVES)
@@ -129,9 +130,9 @@ def test_many_renamed_locks_all_end_on_time(r):
     pipelined(r, keys, lambda pipe, key: acquire(pipe, key, "A", 1_000))
     granted = time.monotonic()
     pipelined(r, keys, lambda pipe, key: pipe.rename(key, f"{key}-renamed"))
-    assert r.dbsize() == len(keys)
+    for key in (keys[0], keys[-1]):
+        assert_ends_by(r, f"{key}-renamed", granted + 1)
     eventually(r.dbsize, 0)
-    assert time.monotonic() <= granted + 1 + LATE_S
 
 
 def test_a_renamed_lock_among_many_keys_is_free_on_time_and_found_later(r):
@@ -142,7 +143,7 @@ def test_a_renamed_lock_among_many_keys_is_free_on_time_and_found_later(r):
     granted = time.monotonic()
     r.rename("k", "z")
     assert_ends_on_time(r, "z", began, granted, 200)
-    eventually(lambda: r.exists("z"), 0, within_s=20)
+    eventually(lambda: r.exists("z"), 0)
     assert r.dbsize() == 10_000
 
 
@@ -152,8 +153,8 @@ def test_a_swapped_lock_among_many_keys_is_removed_on_time(r, database):
     acquire(r, "k", "A", 250)
     granted = time.monotonic()
     r.swapdb(0, 1)
+    assert_ends_by(database(1), "k", granted + 0.25)
     eventually(lambda: database(1).exists("k"), 0)
-    assert time.monotonic() <= granted + 0.25 + LATE_S
     assert database(1).dbsize() == 50_000
 
 
@@ -181,7 +182,7 @@ def test_a_lock_that_is_restored_later_has_the_deadline_it_had(r):
 def test_a_lease_that_ended_since_the_dump_is_restored_as_free(r):
     first = acquire(r, "k", "A", 50)
     dump = r.dump("k")
-    wait_until_free(r, "k", 2)
+    wait_until_free(r, "k")
     r.restore("k", 0, dump, replace=True)
     assert inspect(r, "k") is None
     assert extend(r, "k", "A", 1_000, first) == 0
@@ -238,14 +239,14 @@ def test_the_memory_of_leases_comes_back(make_redis, give_back):
         empty = of_the_index()
         take_and_give_back()
         # Other threads may still be freeing, and the module gives places back in slices.
-        eventually(lambda: pending() == 0 and of_the_index() < empty + 100_000, True, within_s=20)
+        eventually(lambda: pending() == 0 and of_the_index() < empty + 100_000, True)
         eventually(lambda: used_is_steady(used))
         first = used()
         full = max(take_and_give_back() for _ in range(3))
         taken = full - first
         assert taken > count * 50
         # Three times the leases are gone: were any kept, it would be their whole size.
-        eventually(lambda: used() - first < taken / 4, within_s=10)
+        eventually(lambda: used() - first < taken / 4)
 
 
 def used_is_steady(used):
@@ -302,9 +303,23 @@ def test_persist_does_not_make_a_lock_permanent(r):
 # --- many at once
 
 
-@pytest.mark.alone
+@pytest.mark.parametrize("at_once", [False, True], ids=["in one second", "while the server was frozen"])
+def test_a_hundred_thousand_leases_end(make_redis, at_once):
+    assert end_of_many_leases(make_redis, at_once)[0][-1] == 0
+
+
+@pytest.mark.timing
 @pytest.mark.parametrize("at_once", [False, True], ids=["in one second", "while the server was frozen"])
 def test_a_hundred_thousand_leases_end_and_nobody_waits(make_redis, at_once):
+    """Clients are served between slices: they see the number go down, and none waits for all of it."""
+    sizes, waits = end_of_many_leases(make_redis, at_once)
+    assert len({size for size in sizes if 0 < size < sizes[0]}) >= 20
+    assert max(waits) < 0.1, f"{max(waits):.3f} s"
+    assert statistics.median(waits) < 0.01
+
+
+def end_of_many_leases(make_redis, at_once):
+    """The numbers of keys that a client saw until all leases had ended, and how long it waited for each."""
     count, ttl_s = 100_000, 1.2
     server = make_redis()
     with redis.Redis(port=server.port, protocol=2, socket_timeout=60) as client:
@@ -321,12 +336,8 @@ def test_a_hundred_thousand_leases_end_and_nobody_waits(make_redis, at_once):
             began = time.monotonic()
             sizes.append(client.dbsize())
             waits.append(time.monotonic() - began)
-            assert began < granted + 10
-        assert time.monotonic() <= granted + ttl_s + LATE_S
-        # Clients are served between slices: they see the number go down, and none waits for all of it.
-        assert len({size for size in sizes if 0 < size < count}) >= 20
-        assert max(waits) < 0.1, f"{max(waits):.3f} s"
-        assert statistics.median(waits) < 0.01
+            assert began < granted + HANG_S
+        return sizes, waits
 
 
 def test_a_server_that_evicts_locks_lives_and_issues_growing_fences(make_redis):

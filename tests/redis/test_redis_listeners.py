@@ -80,14 +80,14 @@ class Holders:
 
 def follow(replica, primary):
     replica.replicaof("127.0.0.1", port_of(primary))
-    eventually(lambda: replica.info("replication").get("master_link_status"), "up", within_s=20)
+    eventually(lambda: replica.info("replication").get("master_link_status"), "up")
 
 
 def assert_has_all_of(primary, replica):
     def offsets():
         return replica.info("replication")["slave_repl_offset"] >= primary.info("replication")["master_repl_offset"]
 
-    eventually(offsets, True, within_s=20)
+    eventually(offsets, True)
     assert replica.dbsize() == primary.dbsize()
     assert replica.execute_command("DEBUG", "DIGEST") == primary.execute_command("DEBUG", "DIGEST")
 
@@ -109,10 +109,10 @@ def test_replicas_that_wait_for_their_snapshot_miss_nothing(node):
     with Holders(primary) as holders:
         for replica in replicas:
             replica.replicaof("127.0.0.1", port_of(primary))
-            eventually(lambda: primary.info("replication")["repl_backlog_active"], 1, within_s=20)
+            eventually(lambda: primary.info("replication")["repl_backlog_active"], 1)
             holders.go_on()
         for replica in replicas:
-            eventually(lambda: replica.info("replication").get("master_link_status"), "up", within_s=20)
+            eventually(lambda: replica.info("replication").get("master_link_status"), "up")
         holders.go_on()
     for replica in replicas:
         assert_has_all_of(primary, replica)
@@ -125,7 +125,7 @@ def test_a_replica_that_comes_when_the_last_one_is_forgotten_misses_nothing(node
     acquire(primary, "before", "A", LONG_MS)
     assert_has_all_of(primary, replica)
     replica.replicaof("NO", "ONE")
-    eventually(lambda: primary.info("replication")["repl_backlog_active"], 0, within_s=20)
+    eventually(lambda: primary.info("replication")["repl_backlog_active"], 0)
     settle(primary, 3)
     with Holders(primary) as holders:
         follow(replica, primary)
@@ -139,7 +139,7 @@ def test_an_append_only_file_that_is_switched_on_misses_nothing(node):
     with Holders(server) as holders:
         server.config_set("appendonly", "yes")
         holders.go_on()
-        eventually(lambda: server.info("persistence")["aof_rewrite_in_progress"], 0, within_s=20)
+        eventually(lambda: server.info("persistence")["aof_rewrite_in_progress"], 0)
         holders.go_on()
     before = server.execute_command("DEBUG", "DIGEST"), server.dbsize()
     server.execute_command("DEBUG", "LOADAOF")

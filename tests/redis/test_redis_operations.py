@@ -433,7 +433,7 @@ def test_raise_reaches_replicas_and_files(make_redis):
     replica = make_redis(("fence-clock", "no"), at_once)
     with Lines(server.port) as lines, Lines(replica.port) as following:
         following.control.call("REPLICAOF", "127.0.0.1", server.port)
-        eventually(lambda: b"state=online" in lines.control.call("INFO", "replication"), within_s=20)
+        eventually(lambda: b"state=online" in lines.control.call("INFO", "replication"))
         assert call(lines, "RAISE", 4_000) == 4_000
         assert lines.control.call("WAIT", 1, 5_000) == 1
         assert following.count("last-fence") == 4_000

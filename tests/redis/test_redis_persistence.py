@@ -13,7 +13,7 @@ import redis
 
 from harness import eventually, places
 from harness.redis_server import server_version
-from harness.locks import FENCE_MAX, LATE_S, NO_RETRY, acquire, extend, inspect, release
+from harness.locks import FENCE_MAX, NO_RETRY, acquire, assert_ends_by, extend, inspect, release
 from harness.payloads import prefix, record
 
 AOF = {"appendonly": "yes", "appendfsync": "always", "auto-aof-rewrite-percentage": "0"}
@@ -59,7 +59,7 @@ def wait_for_rewrite(client):
         info = client.info("persistence")
         return info["aof_rewrite_in_progress"], info["aof_rewrite_scheduled"], info["aof_last_bgrewrite_status"]
 
-    eventually(state, (0, 0, "ok"), within_s=10)
+    eventually(state, (0, 0, "ok"))
 
 
 def rewrite_and_kill(server):
@@ -175,9 +175,10 @@ def test_a_lease_that_is_live_after_the_restart_ends_on_time(make_redis, name):
     route(server)
     with connect(server) as client:
         assert inspect(client, "k").hold == (b"A", first)
+        assert_ends_by(client, "k", granted + 0.8)
         eventually(lambda: inspect(client, "k"), None)
         # A wall clock that is slewed meanwhile may move the deadline by a millisecond.
-        assert began + 0.79 <= time.monotonic() <= granted + 0.8 + LATE_S
+        assert time.monotonic() >= began + 0.79
         eventually(client.dbsize, 1)
         assert acquire(client, "k", "B", 1_000) > first
 
@@ -279,7 +280,7 @@ def test_the_checking_programs_accept_the_files(make_redis, program):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=30,
+            timeout=120,
         )
 
     done = check(locks=100)

@@ -18,7 +18,7 @@ import pytest
 
 from harness import RedisServer, eventually
 from harness.redis_calls import Closed, Line, Lines, Refused
-from harness.locks import LATE_S
+from harness.waiting import HANG_S
 
 LONG_MS = 60_000
 # A script that keeps the server busy for a while, some 150 ms, and then runs a command. It cannot look at the clock:
@@ -102,9 +102,10 @@ def test_a_lease_that_runs_out_is_handed_over_without_a_call(lines):
         waiter.only_reply()
         came = time.monotonic() - asked
         due = 0.2 + 0.15 * number
-        assert due <= came <= due + LATE_S, f"waiter {number} was served after {came:.3f} s"
+        assert came >= due, f"waiter {number} was served after {came:.3f} s"
 
 
+@pytest.mark.timing
 def test_a_hand_over_after_a_lease_ran_out_comes_within_milliseconds(own_lines):
     """The best of a few tries: what the machine adds is not the server's."""
     lines = own_lines()
@@ -142,7 +143,7 @@ def test_a_waiter_follows_the_deadline_when_the_holder_extends(lines, extended_m
     asked = time.monotonic()
     assert holder.call("FENCELOCK.EXTEND", "k", "A", extended_ms) > 0
     assert waiter.only_reply() > 0
-    assert extended_ms / 1000 <= time.monotonic() - asked <= extended_ms / 1000 + LATE_S
+    assert time.monotonic() - asked >= extended_ms / 1000
 
 
 # --- no barging
@@ -216,7 +217,7 @@ def test_a_wait_that_runs_out_is_null_and_leaves_the_queue(lines):
     waiter = lines.open()
     asked = time.monotonic()
     assert acquire(waiter, "k", "W", LONG_MS, "WAIT", 100) is None
-    assert 0.1 <= time.monotonic() - asked <= 0.1 + LATE_S
+    assert time.monotonic() - asked >= 0.1
     assert lines.count("waiters") == 0
     assert lines.count("wait-timeouts") == before + 1
     assert inspect(lines.control, "k")["owner"] == b"A"
@@ -255,7 +256,7 @@ def test_a_waiter_that_is_taken_out_gets_one_reply_and_holds_nobody_up(lines, wa
         assert (told.code if isinstance(told, Refused) else told) == TOLD[way]
     assert release(holder, "k", "A") == 1
     for waiter in waiters:
-        later = waiter.only_reply(within_s=0.3)
+        later = waiter.only_reply()
         assert later > fence
         fence = later
         lines.control.call("FENCELOCK.RELEASE", "k", inspect(lines.control, "k")["owner"])
@@ -279,7 +280,7 @@ def test_a_grant_to_a_client_that_is_killed_in_the_same_turn_is_passed_on(lines,
             run = "return redis.call('FENCELOCK.RELEASE', 'k', 'A')"
             told = caller.call_all(("EVAL", run, 0), calls[1])
     assert told == [1, 1]
-    fence = stays.only_reply(within_s=0.3)
+    fence = stays.only_reply()
     assert (inspect(lines.control, "k")["owner"], inspect(lines.control, "k")["fence"]) == (b"W2", fence)
     assert lines.count("undone-grants") == undone + 1
     with pytest.raises(Closed):
@@ -290,7 +291,7 @@ def test_a_grant_to_the_last_waiter_that_is_gone_leaves_the_lock_free(lines):
     hold(lines)
     gone = lines.queue("k", "W1", LONG_MS, LONG_MS)
     lines.open().call_all(("FENCELOCK.RELEASE", "k", "A"), ("CLIENT", "KILL", "ID", gone.id))
-    eventually(lambda: inspect(lines.control, "k"), None, within_s=0.3)
+    eventually(lambda: inspect(lines.control, "k"), None)
     assert lines.count("live-leases") == 0
 
 
@@ -300,7 +301,7 @@ def test_a_grant_whose_client_was_gone_and_whose_delay_was_asked_for_is_passed_o
     gone = lines.queue("k", "W1", LONG_MS, LONG_MS, "DELAY", LONG_MS, "EPHEMERAL")
     stays = lines.queue("k", "W2", LONG_MS, LONG_MS)
     lines.open().call_all(("FENCELOCK.RELEASE", "k", "A"), ("CLIENT", "KILL", "ID", gone.id))
-    assert stays.only_reply(within_s=0.3) > 0
+    assert stays.only_reply() > 0
 
 
 def test_waiters_that_vanish_while_the_server_is_frozen_hold_nobody_up(make_redis):
@@ -317,7 +318,7 @@ def test_waiters_that_vanish_while_the_server_is_frozen_hold_nobody_up(make_redi
                     if one == number % 3:
                         holder.send("FENCELOCK.RELEASE", key, "A")
                     line.abort() if number % 2 else line.close()
-            assert stays.only_reply(within_s=1) > 0
+            assert stays.only_reply() > 0
             assert inspect(lines.control, key)["owner"] == b"stays"
         eventually(lambda: (lines.count("waiters"), lines.blocked()), (0, 0))
 
@@ -332,15 +333,15 @@ def test_a_waiter_that_is_unblocked_in_the_turn_of_its_grant_is_told_or_does_not
     assert lines.open().call_all(("MULTI",), *calls, ("EXEC",))[-1] == [1, 1]
     told = []
     with contextlib.suppress(Closed):
-        told.append(unblocked.reply(within_s=1))
+        told.append(unblocked.reply())
         if isinstance(told[0], int):
             assert inspect(lines.control, "k")["fence"] == told[0]
             release(unblocked, "k", "W1")
         else:
             assert told[0].code == "UNBLOCKED"
-            told.append(unblocked.reply(within_s=1))
+            told.append(unblocked.reply())
     assert len(told) <= 1, told
-    assert stays.only_reply(within_s=0.3) > 0
+    assert stays.only_reply() > 0
 
 
 @pytest.mark.parametrize("form", ["TIMEOUT", "ERROR"])
@@ -350,7 +351,7 @@ def test_a_waiter_that_is_unblocked_in_the_turn_of_its_replacement_is_not_left_w
     calls = (("FENCELOCK.ACQUIRE", "k", "W", LONG_MS, "RETRY"), ("CLIENT", "UNBLOCK", older.id, form))
     assert lines.open().call_all(("MULTI",), *calls, ("EXEC",))[-1][0] is None
     try:
-        told = older.reply(within_s=1)
+        told = older.reply()
     except Closed:
         return
     assert told is None or told.code == "UNBLOCKED"
@@ -536,7 +537,7 @@ def test_a_lower_limit_removes_nobody(own_lines):
 # --- on time
 
 
-@pytest.mark.alone
+@pytest.mark.timing
 def test_time_outs_come_within_five_milliseconds(own_lines):
     """The 99th of 100 waits that end one by one on an idle server, beyond what the machine adds to any sleep."""
     lines = own_lines()
@@ -603,7 +604,7 @@ def lateness_of_time_outs(lines, count):
     return late
 
 
-@pytest.mark.alone
+@pytest.mark.timing
 def test_thousands_of_waits_that_end_together_delay_nobody(own_lines):
     """They go in slices, between which others are served: all at once would take longer than this. Once more when the
     first round is slow, as what else the machine does comes on top."""
@@ -628,7 +629,7 @@ def longest_ping_while_waits_end(lines, count):
         began = time.monotonic()
         lines.control.call("PING")
         pings.append(time.monotonic() - began)
-        assert began < end + LATE_S
+        assert began < end + HANG_S
     assert time.monotonic() >= end - 0.05
     assert [waiter.only_reply() for waiter in waiters] == [None] * count
     for waiter in waiters:
@@ -721,18 +722,18 @@ def cost_of_waiters(server, lines, closing, kind, count):
 def test_the_memory_of_waiters_comes_back(own_lines):
     """The first round leaves what is kept for the next waiters; the second leaves nothing."""
     lines = own_lines()
-    memory_kept_of_waiters(lines, 300, within_s=10)
-    assert memory_kept_of_waiters(lines, 300, within_s=10) < 30_000
+    memory_kept_of_waiters(lines, 300)
+    assert memory_kept_of_waiters(lines, 300) < 30_000
 
 
 @pytest.mark.long
 def test_the_memory_of_ten_thousand_waiters_comes_back(own_lines):
     allow_files(MANY)
     lines = own_lines(config={"maxclients": MANY + 100})
-    assert memory_kept_of_waiters(lines, MANY, within_s=100) < 2**20
+    assert memory_kept_of_waiters(lines, MANY) < 2**20
 
 
-def memory_kept_of_waiters(lines, count, within_s):
+def memory_kept_of_waiters(lines, count):
     """What is left of the memory of waiters that are gone, in bytes, once the server has freed its own part.
 
     It keeps two helpers of 17 kB for each blocked client and frees 500 of them in a second.
@@ -745,8 +746,8 @@ def memory_kept_of_waiters(lines, count, within_s):
     for line in crowd:
         line.abort()
     release(lines.control, "k", "A")
-    deadline, memory = time.monotonic() + within_s, []
-    while time.monotonic() < deadline and (len(memory) < 2 or memory[-1] < memory[-2]):
+    memory = []
+    while len(memory) < 2 or memory[-1] < memory[-2]:
         memory.append(lines.memory())
         time.sleep(0.3)  # the server's own pace
     return memory[-1] - before
@@ -762,7 +763,7 @@ def wait(lines, calls):
     before = lines.count("waiters")
     for line, key, owner, wait_ms in calls:
         line.send("FENCELOCK.ACQUIRE", key, owner, 600_000, "WAIT", wait_ms)
-    eventually(lambda: lines.count("waiters"), before + len(calls), within_s=20)
+    eventually(lambda: lines.count("waiters"), before + len(calls))
 
 
 class CpuOf:
@@ -802,8 +803,8 @@ def test_a_waiter_is_not_granted_after_its_time_however_late_the_server_is(lines
     stays = lines.queue("k", "stays", LONG_MS, LONG_MS)
     ended = lines.count("wait-timeouts")
     holder.call("EVAL", BUSY_THEN, 0, TURNS, "FENCELOCK.RELEASE", "k", "A")
-    assert [line.only_reply(within_s=1) for line in late] == [None] * 3
-    assert stays.only_reply(within_s=1) > fence
+    assert [line.only_reply() for line in late] == [None] * 3
+    assert stays.only_reply() > fence
     assert lines.count("wait-timeouts") == ended + 3
 
 
@@ -815,7 +816,7 @@ def test_a_lock_whose_waiters_are_all_too_late_is_free(lines):
         "return redis.call('FENCELOCK.ACQUIRE', 'k', 'new', 60000)"
     )
     assert holder.call("EVAL", script, 0, TURNS) > fence
-    assert late.only_reply(within_s=1) is None
+    assert late.only_reply() is None
 
 
 def test_many_whose_wait_ends_in_one_call_get_one_reply_each(lines):

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from harness import eventually
-from harness.locks import LATE_S, NO_RETRY, acquire, assert_ends_on_time, extend, inspect, release
+from harness.locks import NO_RETRY, acquire, assert_ends_on_time, extend, inspect, release
 
 # The commands of replication, with words that they take.
 INTERNAL = [("_APPLY", "k", "x"), ("_END", "k", "1", "released"), ("_CLOCK", "1", "2"), ("_FLOOR", "9000000000000000")]
@@ -54,11 +54,11 @@ def follow(replica, server):
             return [told[f"slave{n}"]["state"] for n in range(told["connected_slaves"]) if told[f"slave{n}"]["port"] == port]
 
         # The link is up before the primary knows it.
-        eventually(states, ["online"], within_s=20)
+        eventually(states, ["online"])
 
 
 def wait_for_link(replica):
-    eventually(lambda: replica.info("replication").get("master_link_status"), "up", within_s=20)
+    eventually(lambda: replica.info("replication").get("master_link_status"), "up")
 
 
 def wait_until_equal(primary, *replicas):
@@ -67,7 +67,6 @@ def wait_until_equal(primary, *replicas):
         eventually(
             lambda replica=replica: replica.info("replication")["slave_repl_offset"]
             >= primary.info("replication")["master_repl_offset"],
-            within_s=10,
         )
 
 
@@ -84,7 +83,7 @@ def assert_same_lease(one, other, key):
         mine, theirs = inspect(one, key), inspect(other, key)
         return max(abs(theirs.ttl_ms - mine.ttl_ms), abs(theirs.held_ms - mine.held_ms))
 
-    eventually(lambda: apart_ms() <= LAG_MS, True, within_s=5)
+    eventually(lambda: apart_ms() <= LAG_MS, True)
 
 
 def promote(client):
@@ -201,7 +200,7 @@ def test_a_replica_is_equal_after_much_of_everything(node):
         pipe.execute(raise_on_error=False)
     # The short ones come to their end first, so that nothing changes while the two are compared.
     eventually(lambda: all((lock := inspect(primary, key)) and lock.ttl_ms > 1_000 for key in primary.keys()))
-    eventually(lambda: digest(primary) == digest(replica), within_s=10)
+    eventually(lambda: digest(primary) == digest(replica))
     keys = primary.keys()
     assert len(keys) > 20
     assert sorted(replica.keys()) == sorted(keys)
@@ -299,9 +298,9 @@ def test_a_failover_on_command_keeps_leases_and_loses_no_server(node):
     for number in range(300):
         acquire(primary, f"short{number}", "A", 1 + number)
     primary.execute_command("FAILOVER", "TO", "127.0.0.1", str(replica_server.port))
-    eventually(lambda: replica.info("replication")["role"], "master", within_s=10)
+    eventually(lambda: replica.info("replication")["role"], "master")
     wait_for_link(primary)
-    eventually(lambda: (replica.dbsize(), primary.dbsize()), (1, 1), within_s=10)
+    eventually(lambda: (replica.dbsize(), primary.dbsize()), (1, 1))
     assert_same_lease(replica, primary, "long")
     assert acquire(replica, "k", "B", 60_000) > inspect(replica, "long").fence
     assert [server.pid, replica_server.pid].count(None) == 0
@@ -337,7 +336,6 @@ def test_leases_that_end_in_a_pause_are_removed_after_it_and_not_before(node):
     primary.execute_command("CLIENT", "PAUSE", 600, "WRITE")
     began = time.monotonic()
     eventually(lambda: [inspect(primary, f"k{number}") for number in (0, 99)], [None, None])
-    assert time.monotonic() < began + 0.5
     size = primary.dbsize()
     time.sleep(0.1)  # time in which the timer fires again and again
     assert primary.dbsize() == size > 1
@@ -382,7 +380,7 @@ def test_after_a_slow_full_synchronisation_a_replica_has_the_time_that_is_left(n
     def largest_difference():
         return max(abs(inspect(replica, key).ttl_ms - inspect(primary, key).ttl_ms) for key in keys)
 
-    eventually(lambda: largest_difference() <= LAG_MS, within_s=10)
+    eventually(lambda: largest_difference() <= LAG_MS)
     assert digest(primary) == digest(replica)
 
 
@@ -404,7 +402,7 @@ def test_a_swapdb_load_while_serving_drops_the_old_leases_and_their_deadlines(no
         primary.set("more than the backlog", "v" * 100_000)
     finally:
         os.kill(replica_server.pid, signal.SIGCONT)
-    eventually(lambda: replica.exists("new1999"), 1, within_s=20)
+    eventually(lambda: replica.exists("new1999"), 1)
     wait_for_link(replica)
     wait_until_equal(primary, replica)
     # Valkey calls it a primary.

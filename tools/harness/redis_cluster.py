@@ -11,10 +11,10 @@ import weakref
 from .process import free_port
 from .redis_calls import Line, Refused
 from .redis_server import RedisServer, server_version
-from .waiting import eventually
+from .waiting import HANG_S, eventually
 
 SLOTS = 16_384
-READY_WITHIN_S = 30.0
+READY_WITHIN_S = 120.0
 _DEFAULTS = {
     "cluster-enabled": "yes",
     "cluster-announce-ip": "127.0.0.1",
@@ -39,7 +39,7 @@ class ClusterNode(RedisServer):
         self._started = True
         return self
 
-    def call(self, *words, within_s=10.0):
+    def call(self, *words, within_s=HANG_S):
         """One command on a connection of its own; an error reply is raised."""
         with Line(self.port) as line:
             reply = line.call(*words, within_s=within_s)
