@@ -146,7 +146,7 @@ test-matrix: setup-test
 	@CLIENTS=all PYTHONPATH=tools $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
 
 bench bench-quick: setup-test module extensions $(LOAD)
-	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m timing
+	$(if $(findstring quick,$@),,cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m timing)
 	cd tools && $(CURDIR)/target/venv/bin/python -m bench $(if $(findstring quick,$@),quick,full) $(LOAD) $(BENCH_ARGS)
 
 $(LOAD): tools/bench/load.rs
