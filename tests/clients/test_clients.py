@@ -57,7 +57,7 @@ def tell(redis_server, pg, r, counters):
             libraries = (*redis_server.libraries, *pg.installation.libraries)
             environment["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
         command = [str(word) for word in client.command]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         assert re.fullmatch(r"\d{16} \d{16} \d{16} \d\n", done.stdout), done.stdout
         return [int(word) for word in done.stdout.split()]
@@ -100,7 +100,7 @@ def test_the_quick_start_works_when_the_reply_of_the_grant_is_lost(redis_server,
     with LosesAReply(redis_server.port, of=b"FENCELOCK.ACQUIRE", number=1) as path:
         environment = {**os.environ, "REDIS_URL": path.url, "DATABASE_URL": dsn}
         command = [sys.executable, "-c", example]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
         assert (done.stdout, done.stderr) == ("1\n", "")
         assert path.lost.is_set()
     assert grants(r) - before == 1

@@ -65,7 +65,7 @@ class Databases:
     def run(self, program, *words):
         command = [str(self.server.installation.program(program)), *words]
         environment = {**os.environ, **self.server.installation.environment}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
     def dump(self, *options, user="alice", source=None):
         path = self.folder / f"dump{len(list(self.folder.iterdir()))}"

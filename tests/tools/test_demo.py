@@ -22,7 +22,7 @@ def tell(picture, code="pass", output=subprocess.PIPE, **environment):
     code = f"import sys; from demo import __main__ as demo; {code}; sys.exit(demo.main(['--picture', {str(picture)!r}]))"
     environment = {**os.environ, **environment}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=TOOLS, stdout=output, text=True, timeout=100, env=environment)
+    return subprocess.run(command, cwd=TOOLS, stdout=output, text=True, timeout=240, env=environment)
 
 
 def words(picture):
@@ -57,7 +57,7 @@ def test_the_story_holds_on_servers_that_run_already(redis_server, r, pg, db, ds
         (tools / program.name).chmod(0o755)
     command = [sys.executable, "-m", "demo", "--picture", tmp_path / "demo.svg", "--redis-url", redis_server.url, "--database-url", dsn]
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    told = subprocess.run(command, cwd=TOOLS, stdout=subprocess.PIPE, text=True, timeout=100, env=environment)
+    told = subprocess.run(command, cwd=TOOLS, stdout=subprocess.PIPE, text=True, timeout=240, env=environment)
     assert told.returncode == 0, told.stdout
     assert told.stdout.rstrip().endswith("claim first ended at 2.")
 

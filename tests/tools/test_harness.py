@@ -145,7 +145,7 @@ def test_postgres_runs_from_a_checkout_in_a_closed_folder(tmp_path):
     )
     environment = {name: value for name, value in os.environ.items() if name != "CARGO_TARGET_DIR"}
     child = run_python(code, cwd=checkout / "tools", env={**environment, "TMPDIR": str(closed)})
-    assert child.communicate(timeout=60)[0].strip() == "1"
+    assert child.communicate(timeout=240)[0].strip() == "1"
     assert child.returncode == 0
 
 
@@ -203,7 +203,7 @@ def test_an_owner_that_exits_leaves_no_files(start, tmp_path):
     account = process.server_account()
     scratch = process.temporary_folder("fencelock-test", account)
     owner = run_python(code, env={**os.environ, "TMPDIR": str(scratch)})
-    owner.communicate(timeout=60)
+    owner.communicate(timeout=240)
     assert owner.returncode == 0
     assert list(scratch.iterdir()) == []
     scratch.rmdir()
@@ -219,7 +219,7 @@ def test_a_server_whose_extension_is_not_built_says_so_and_leaves_no_files(tmp_p
         "import os; os._exit(0)\n"
     )
     owner = run_python(code, env=environment)
-    assert "make build" in owner.communicate(timeout=60)[0]
+    assert "make build" in owner.communicate(timeout=240)[0]
     assert list(scratch.iterdir()) == []
     scratch.rmdir()
 
@@ -249,7 +249,7 @@ def play(tmp_path):
     def run(command):
         environment = {**os.environ, "CARGO_TARGET_DIR": str(target)}
         child = run_python(f"import sys; from harness import play; sys.exit(play.main(['{command}']))", env=environment)
-        said = child.communicate(timeout=60)[0]
+        said = child.communicate(timeout=240)[0]
         assert child.returncode == 0
         return said
 
