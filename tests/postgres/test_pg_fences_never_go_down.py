@@ -275,11 +275,12 @@ def sequences(db, count):
 
 def test_no_sequence_lowers_a_fence_or_changes_a_row_without_it(db):
     seen = sequences(db, 6)
-    for kind in STATEMENTS:
-        assert seen[kind, "passes"] > 0, (kind, seen)
-    assert sum(count for (_, told), count in seen.items() if told == "LF003") > 50, seen
+    told = collections.Counter(outcome for (_, outcome), count in seen.items() for _ in range(count))
+    assert told["passes"] > 50 and told["LF003"] > 50, seen
 
 
 @pytest.mark.long
 def test_no_sequence_of_many_lowers_a_fence(db):
-    sequences(db, 400)
+    seen = sequences(db, 400)
+    for kind in STATEMENTS:
+        assert seen[kind, "passes"] > 0 and seen[kind, "LF003"] > 0, (kind, seen)

@@ -116,6 +116,17 @@ def test_a_rule_cannot_turn_the_change_to_another_row_or_table(db):
         assert (rule, in_transaction(db, f"CREATE RULE r AS {rule}", f"SELECT {call}")) == (rule, "LF003")
 
 
+@pytest.mark.parametrize("rule", ["INSTEAD UPDATE parts SET v = NEW.v WHERE id = OLD.id + 1 RETURNING parts.*", "ALSO UPDATE parts SET v = 9 WHERE id = OLD.id"])
+def test_a_rule_of_a_partition_cannot_turn_the_change_to_another_row_or_make_two(db, rule):
+    """By way of the parent, which has no rule, it comes back to the same table."""
+    db.execute("""CREATE TABLE parts (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0) PARTITION BY RANGE (id);
+        CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10);
+        INSERT INTO parts VALUES (1, 0, 5), (2, 0, 5); SELECT fence_protect('parts')""")
+    update = "SELECT fenced_update('low', 1, 5, '{\"v\": 1}')"
+    assert in_transaction(db, update) == 1
+    assert in_transaction(db, f"CREATE RULE r AS ON UPDATE TO low DO {rule}", update) == "LF003"
+
+
 def test_a_rule_that_does_something_else_as_well_lets_the_change_pass(db):
     db.execute("CREATE TABLE acct (id int PRIMARY KEY, bal int, fence bigint NOT NULL DEFAULT 0); CREATE TABLE log (bal int)")
     db.execute("INSERT INTO acct VALUES (1, 10, 5); SELECT fence_protect('acct')")
