@@ -110,7 +110,7 @@ test-schema-tools: setup-test extensions
 	@cd tools && $(CURDIR)/target/venv/bin/python -m schema_tools
 
 # Results, plots and event logs go to target/lab. LAB_ARGS: see `python -m lab --help`.
-lab: build
+lab: setup-test build
 	$(CURDIR)/target/venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/lab/requirements.txt
 	cd tools && $(CURDIR)/target/venv/bin/python -m lab $(if $(QUICK),--quick) $(LAB_ARGS)
 	cd tools && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots

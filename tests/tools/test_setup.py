@@ -97,3 +97,17 @@ def test_lists_that_cannot_be_updated_are_tried_all_the_same(machine):
     said, calls = machine(cc="exit 1", id="echo 0", apt_get='[ "$2" != update ]', apt_cache='echo "  Candidate: 12.2"')
     assert "apt-get update failed: trying with the lists that are here" in said
     assert any("install" in call and "gcc" in call for call in downloads(calls))
+
+
+@pytest.mark.parametrize(("wanted", "installs"), [("demo", False), ("test", True)])
+def test_the_packages_of_the_tests_are_for_the_tests(machine, tmp_path, wanted, installs):
+    python = f"""case "$*" in *venv*)
+        mkdir -p "$3/bin"
+        for name in python pip; do
+            printf '#!/bin/sh\\necho "venv $*" >>{tmp_path}/calls\\nexit 1\\n' >"$3/bin/$name"
+            chmod 755 "$3/bin/$name"
+        done
+    esac"""
+    _, calls = machine(wanted, python3=python, cc="true", environment=[("LIBCLANG_PATH", "/here")])
+    assert ("requirements.txt" in calls) == installs
+    assert ("harness.fetch" in calls) == (not installs), "the stand-in for pip fails"
