@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Reading, Route, Stamp, decode, encode};
 use fence::lock::ending::Ending;
+use fence::lock::follow::Follower;
 use fence::lock::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
 use fence::lock::queue::{LockName, Queues, Ticket};
 use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain};
@@ -380,6 +381,32 @@ proptest! {
         prop_assert_eq!((record.owner, record.notes, record.issued), (&owner[..], notes, Some(issued)));
         prop_assert_eq!(record.lease(clocks, Route::Stream), lease);
         prop_assert_eq!(record.lease(clocks, Route::File), lease);
+    }
+
+    /// Each reading is late by whatever it is, and the stream keeps its order.
+    #[test]
+    fn a_follower_ends_no_lease_too_early_and_on_time_after_one_prompt_reading(
+        lates in prop::collection::vec(prop_oneof![4 => 0..5_000u64, 1 => 0..90_000_000u64], 1..150),
+        apart_us in -(1i64 << 50)..1i64 << 50,
+        (left_us, prompt_us) in (1..600_000_000u64, 0..5_000u64),
+    ) {
+        const S: u64 = 1_000_000;
+        let mut follower = Follower::of_issuer(1);
+        let (mut ahead_us, mut received_us) = (0, 0);
+        let issuer = |steady_us| Reading { incarnation: 2, steady_us };
+        let lates = lates.into_iter().chain([prompt_us]);
+        for (sent_us, late_us) in (1u64..).map(|second| ORIGIN_US + second * S).zip(lates) {
+            received_us = (sent_us + late_us).max(received_us);
+            let local_us = received_us.wrapping_add_signed(apart_us);
+            ahead_us = follower.receive(issuer(sent_us), None, local_us, ahead_us);
+            let deadline_us = sent_us + left_us;
+            let ends_us = follower.place(issuer(deadline_us)).unwrap().wrapping_sub(ahead_us as u64);
+            let ends_us = ends_us.wrapping_add_signed(-apart_us);
+            prop_assert!(ends_us >= deadline_us, "{} us too early", deadline_us - ends_us);
+            if received_us - sent_us < 5_000 {
+                prop_assert!(ends_us - deadline_us < 100_000, "{} us too late", ends_us - deadline_us);
+            }
+        }
     }
 
     #[test]

@@ -69,7 +69,10 @@ event!(on_role, |sub, _data| {
 
 fn set_role(is_primary: bool) {
     replication::somebody_may_listen();
-    server().is_primary.set(is_primary);
+    let was_primary = server().is_primary.replace(is_primary);
+    if is_primary && !was_primary {
+        server().become_issuer(Ctx::random());
+    }
     if is_primary {
         reaper::arm_now();
     } else {
@@ -149,6 +152,7 @@ event!(
         server().follow_wall_clock();
         reaper::check_timer();
         replication::look_for_listeners();
+        replication::look_at_the_clock();
     }
 );
 
@@ -163,12 +167,12 @@ event!(on_client, |sub, data| {
 });
 
 event!(
-    /// The snapshot that a new replica has loaded was made when its synchronisation began, and time has passed since.
+    /// A new replica knows how long its leases are once it knows the clock.
     on_replica,
     |sub, _data| {
         replication::somebody_may_listen();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
-            reaper::send_all();
+            replication::send_clock_soon();
         }
     }
 );

@@ -147,7 +147,7 @@ impl Ctx {
     }
 
     /// A number drawn at random, of 63 bits: as an integer of the protocol it is not negative.
-    pub fn random(self) -> u64 {
+    pub fn random() -> u64 {
         let mut bytes = [0; 8];
         // SAFETY: pointer and length are of one array.
         unsafe { api!(RedisModule_GetRandomBytes)(bytes.as_mut_ptr(), bytes.len()) };
@@ -238,6 +238,16 @@ impl Ctx {
         // SAFETY: the format asks for one long long, which follows.
         propagated(command, || unsafe {
             api!(RedisModule_Replicate)(self.0, command.as_ptr(), c"l".as_ptr(), number as c_longlong)
+        })
+    }
+
+    /// Sends `command numbers...` to the replicas alone.
+    pub fn replicate_to_replicas(self, command: &CStr, numbers: [u64; 4]) -> Result<(), NotPropagated> {
+        let format = c"Allll".as_ptr();
+        let [one, two, three, four] = numbers.map(|number| number as c_longlong);
+        // SAFETY: the format asks for four long longs, which follow.
+        propagated(command, || unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, one, two, three, four)
         })
     }
 

@@ -253,7 +253,7 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     let flags = ctx.flags();
     server().is_primary.set(flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0);
     server().in_cluster.set(flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0);
-    server().incarnation.set(ctx.random());
+    server().become_issuer(Ctx::random());
     config::set_defaults();
     config::read_arguments(arguments)?;
     let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_string()) };

@@ -9,13 +9,14 @@
 use std::ffi::{CStr, c_int};
 
 use fence::lock::args;
-use fence::lock::codec::{self, Route};
+use fence::lock::codec::{self, Reading, Route};
 use fence::lock::ending::Ending;
 use redis_module::raw;
 
 use crate::ffi::{Ctx, INTERNAL_ERROR, Name, ServerInfo, callback, warn};
 use crate::lock::slot::Slot;
 use crate::server::server;
+use crate::timer::reaper;
 
 /// Carries a hold to replicas and append-only files.
 pub(crate) const APPLY: &CStr = c"FENCELOCK._APPLY";
@@ -76,7 +77,8 @@ callback! {
 }
 
 callback! {
-    /// `FENCELOCK._CLOCK incarnation microseconds`: what the primary reads on its clock of leases.
+    /// `FENCELOCK._CLOCK incarnation microseconds [incarnation microseconds]`: what the primary reads on its clock of leases,
+    /// and what the clock reads of the primary that it followed. It is not in files: those are read later.
     pub(crate) fn on_clock(
         ctx: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
@@ -84,9 +86,13 @@ callback! {
     ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
     {
         let ctx = Ctx(ctx);
-        let Some([_, _incarnation, _steady_us]) = words(argv, argc) else { return ctx.wrong_arity() };
-        if route(ctx).is_none() {
-            return ctx.reply_error(INTERNAL);
+        let Some([_, incarnation, steady_us]) = words(argv, argc) else { return ctx.wrong_arity() };
+        let Some(route) = route(ctx) else { return ctx.reply_error(INTERNAL) };
+        let Some(reading) = reading(incarnation, steady_us) else { return ctx.reply_error(NO_READING) };
+        let before = words(argv, argc).and_then(|[_, _, _, incarnation, steady_us]| reading_before(incarnation, steady_us));
+        // A primary that takes a slot over is sent the words of another.
+        if route == Route::Stream && !server().is_primary.get() {
+            server().receive(reading, before);
         }
         ctx.reply_ok()
     }
@@ -111,6 +117,50 @@ callback! {
         }
         ctx.replicate_verbatim();
         ctx.reply_ok()
+    }
+}
+
+const NO_READING: &str = "ERR a reading of a clock must be two integers";
+
+fn reading(incarnation: Name, steady_us: Name) -> Option<Reading> {
+    let number = |word: Name| args::canonical(word.bytes());
+    Some(Reading { incarnation: number(incarnation)?, steady_us: number(steady_us)? })
+}
+
+/// The same of the primary before; 0 stands for none.
+fn reading_before(incarnation: Name, steady_us: Name) -> Option<Reading> {
+    reading(incarnation, steady_us).filter(|before| before.incarnation != 0)
+}
+
+/// How often replicas are sent the clock.
+const CLOCK_US: u64 = 1_000_000;
+
+/// Has the clock sent with the next run of the server's cron.
+pub(crate) fn send_clock_soon() {
+    server().clock_due_us.set(0);
+}
+
+/// Called by the server's cron: while a lease and a replica exist, replicas are sent the clock once a second.
+pub(crate) fn look_at_the_clock() {
+    let server = server();
+    let now_us = server.steady_us();
+    if !server.is_primary.get() || now_us < server.clock_due_us.get() || server.index.borrow().len() == 0 {
+        return;
+    }
+    server.clock_due_us.set(now_us + CLOCK_US);
+    if ServerInfo::of(c"replication").number(c"connected_slaves").is_some_and(|replicas| replicas > 0) {
+        reaper::send_clock();
+    }
+}
+
+/// Sends the clock to the replicas, which learn from it how late the stream is. What is not propagated has been logged.
+pub(crate) fn send_clock(ctx: Ctx) {
+    let server = server();
+    let now_us = server.steady_us();
+    let before = server.predecessor(now_us).unwrap_or(Reading { incarnation: 0, steady_us: 0 });
+    let numbers = [server.incarnation.get(), now_us, before.incarnation, before.steady_us];
+    if ctx.replicate_to_replicas(CLOCK, numbers).is_ok() {
+        server.clock_is_new.set(false);
     }
 }
 

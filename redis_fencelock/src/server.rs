@@ -9,8 +9,9 @@ use std::ffi::c_int;
 use std::rc::Rc;
 
 use fence::cluster::Refusals;
-use fence::lock::codec::{self, Clocks, Record, Route, Stamp};
-use fence::lock::lease::{Hold, Millis, Now};
+use fence::lock::codec::{self, Clocks, Reading, Record, Route, Stamp};
+use fence::lock::follow::Follower;
+use fence::lock::lease::{Hold, Lease, Millis, Now};
 use fence::lock::queue::{LockName, Queues};
 use fence::{Brought, Fence, Issuer};
 use redis_module::raw;
@@ -48,7 +49,15 @@ pub(crate) fn server() -> &'static Server {
 
 pub(crate) struct Server {
     /// What is added to the monotonic clock.
-    offset_us: u64,
+    offset_us: Cell<u64>,
+    /// How much of that makes the clock of a replica go with its primary's.
+    ahead_us: Cell<i64>,
+    /// The clocks of the primaries that this server has followed.
+    pub follower: RefCell<Follower>,
+    /// The clock of the primary that this server followed before it became one, and the same moment on its own.
+    predecessor: Cell<Option<(Reading, u64)>>,
+    /// Replicas were not told yet whose clock it is now.
+    pub clock_is_new: Cell<bool>,
     /// What is added to that for the Unix time: how far the wall clock has stepped since.
     stepped_us: Cell<i64>,
     /// The cheap monotonic clock, or the other where there is none.
@@ -88,6 +97,8 @@ pub(crate) struct Server {
     pub is_heard: Cell<bool>,
     /// When to look whether that is still so.
     pub listeners_due_us: Cell<u64>,
+    /// When replicas are to be sent the clock.
+    pub clock_due_us: Cell<u64>,
     /// What is loaded comes from the primary, just now.
     pub from_primary: Cell<bool>,
     /// A context for timers, good for the life of the process.
@@ -104,7 +115,11 @@ impl Server {
     fn new() -> Server {
         let origin_us = clock_us(CLOCK_REALTIME);
         Server {
-            offset_us: origin_us.saturating_sub(clock_us(CLOCK_MONOTONIC)),
+            offset_us: Cell::new(origin_us.saturating_sub(clock_us(CLOCK_MONOTONIC))),
+            ahead_us: Cell::new(0),
+            follower: RefCell::default(),
+            predecessor: Cell::default(),
+            clock_is_new: Cell::new(false),
             stepped_us: Cell::new(0),
             rough_clock: if clock_us(CLOCK_MONOTONIC_COARSE) == 0 { CLOCK_MONOTONIC } else { CLOCK_MONOTONIC_COARSE },
             issuer: Cell::default(),
@@ -130,20 +145,22 @@ impl Server {
             refusals: RefCell::default(),
             is_heard: Cell::new(true),
             listeners_due_us: Cell::new(0),
+            clock_due_us: Cell::new(0),
             from_primary: Cell::new(false),
             detached: Cell::new(Ctx(std::ptr::null_mut())),
         }
     }
 
-    /// Microseconds on the monotonic clock, counted from the wall time at which the module was loaded. It never steps, and
-    /// a moment before the start of the process has a number too.
+    /// The clock of leases: microseconds on the monotonic clock, counted from the wall time at which the module was loaded, so
+    /// that a moment before the start of the process has a number too. On a primary it never steps. A replica moves its own
+    /// when it knows better how late its primary's stream is.
     pub fn steady_us(&self) -> u64 {
-        self.offset_us + clock_us(CLOCK_MONOTONIC)
+        self.offset_us.get().wrapping_add(clock_us(CLOCK_MONOTONIC))
     }
 
     /// The same as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead.
     pub fn rough_us(&self) -> u64 {
-        self.offset_us + clock_us(self.rough_clock)
+        self.offset_us.get().wrapping_add(clock_us(self.rough_clock))
     }
 
     /// Both clocks by one reading. A step of the wall clock is in it after the next run of the server's cron.
@@ -159,7 +176,36 @@ impl Server {
 
     /// The moment of writing a record.
     pub fn stamp(&self, clocks: Clocks) -> Stamp {
-        Stamp::of_issuer(self.incarnation.get(), clocks)
+        let followed = (!self.is_primary.get()).then(|| self.follower.borrow().reading(clocks.steady_us)).flatten();
+        let issuer = Stamp::of_issuer(self.incarnation.get(), clocks);
+        followed.map_or(issuer, |issued| Stamp { issued, ..issuer })
+    }
+
+    /// Begins to issue: with a number and a clock of its own, which goes on from where it is.
+    pub fn become_issuer(&self, incarnation: u64) {
+        let now_us = self.steady_us();
+        let before = self.follower.borrow_mut().become_issuer(incarnation, now_us);
+        self.incarnation.set(incarnation);
+        self.predecessor.set(before.map(|before| (before, now_us)));
+        self.clock_is_new.set(true);
+    }
+
+    /// What the predecessor's clock reads when this server's reads `now_us`.
+    pub fn predecessor(&self, now_us: u64) -> Option<Reading> {
+        let (before, then_us) = self.predecessor.get()?;
+        let steady_us = before.steady_us.wrapping_add(now_us.wrapping_sub(then_us));
+        Some(Reading { steady_us, ..before })
+    }
+
+    /// Takes note of what a primary read on its clock, and of what it knows of its predecessor's.
+    pub fn receive(&self, reading: Reading, before: Option<Reading>) {
+        let ahead_us = self.ahead_us.get();
+        let local_us = self.steady_us().wrapping_sub(ahead_us as u64);
+        let more_us = self.follower.borrow_mut().receive(reading, before, local_us, ahead_us) - ahead_us;
+        self.ahead_us.set(ahead_us + more_us);
+        self.offset_us.set(self.offset_us.get().wrapping_add(more_us as u64));
+        // The wall clock stays where it is.
+        self.stepped_us.set(self.stepped_us.get().saturating_sub(more_us));
     }
 
     /// Called by the server's cron: follows a step of the wall clock. Without one both clocks run at the same rate.
@@ -229,7 +275,27 @@ impl Server {
     }
 
     fn place(&self, record: &Record, route: Route, arrival: Arrival) -> Value {
-        self.add(&Hold { lease: record.lease(self.exact_clocks(), route), owner: record.owner }, arrival)
+        self.add(&Hold { lease: self.lease(record, route), owner: record.owner }, arrival)
+    }
+
+    /// The lease of a record on this server's clock.
+    fn lease(&self, record: &Record, route: Route) -> Lease {
+        let issued = record.issued.filter(|_| route != Route::Travel);
+        match issued {
+            Some(reading) if route == Route::Stream && !self.is_primary.get() => {
+                let knows = self.follower.borrow().knows(reading.incarnation);
+                if !knows {
+                    self.receive(reading, None);
+                }
+                self.follower.borrow().lease(record, self.exact_clocks())
+            }
+            Some(reading) if route == Route::File => {
+                let written_us = record.written_us(self.exact_clocks(), route);
+                self.follower.borrow_mut().read_in_file(reading, written_us);
+                record.lease_written_at(written_us)
+            }
+            _ => record.lease(self.exact_clocks(), route),
+        }
     }
 
     /// Makes a value for the keyspace and indexes it.

@@ -22,7 +22,7 @@ SOURCES = places.ROOT / "redis_fencelock" / "src"
 # Callbacks that are not drilled by their names, each with the reason.
 OUT_OF_REACH = {
     "aux_save_if_any": "drilled in place of aux_save where the server, from Redis 7.2 on, calls it",
-    "on_clock": "no primary sends it yet",
+    "on_probe": "called by the module alone, in a cluster",
     "set_fence_clock": "called while the module loads, when no drill can have been ordered",
 }
 
@@ -180,6 +180,16 @@ def on_end(drill):
     assert inspect(replica, "k").owner == b"A"
     fence = acquire(drill.client, "k", "B", 600_000)
     eventually(lambda: inspect(replica, "k").hold, (b"B", fence))
+    return replica
+
+
+@drills("on_clock")
+def on_clock(drill):
+    """The next one, a second later, does as well."""
+    replica = drill.replica()
+    drill.order(replica)
+    acquire(drill.client, "k", "A", 600_000)
+    eventually(drill.panicked)
     return replica
 
 

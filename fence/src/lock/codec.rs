@@ -259,6 +259,11 @@ impl Record<'_> {
 
     /// The lease on the reader's clock.
     pub fn lease(&self, clocks: Clocks, route: Route) -> Lease {
+        self.lease_written_at(self.written_us(clocks, route))
+    }
+
+    /// When it was written, on the reader's clock of leases.
+    pub fn written_us(&self, clocks: Clocks, route: Route) -> u64 {
         let age_us = clocks.wall_us.saturating_sub(self.written_us);
         let passed_us = match route {
             Route::Stream => 0,
@@ -271,7 +276,11 @@ impl Record<'_> {
                 }
             }
         };
-        let written_us = clocks.steady_us.saturating_sub(passed_us);
+        clocks.steady_us.saturating_sub(passed_us)
+    }
+
+    /// The lease, if the record was written at this time of the reader's clock of leases.
+    pub fn lease_written_at(&self, written_us: u64) -> Lease {
         let granted_us = written_us.saturating_sub(self.held_us);
         Lease {
             fence: self.fence,

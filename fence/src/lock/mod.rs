@@ -5,5 +5,6 @@
 pub mod args;
 pub mod codec;
 pub mod ending;
+pub mod follow;
 pub mod lease;
 pub mod queue;

@@ -189,13 +189,6 @@ impl Index {
         self.forget_where(0, usize::MAX, |value| known_as.is_none_or(|known| value.db() == known));
     }
 
-    /// Databases and names of some of the values, looking at `most` entries from `from`. Returns them and where to go on.
-    pub fn names(&self, from: usize, most: usize) -> (Vec<(i32, Vec<u8>)>, Option<usize>) {
-        let mut names = Vec::new();
-        let next = self.visit(from, most, |value| names.push((self.database(value.db()), value.key().to_vec())));
-        (names, next)
-    }
-
     /// Forgets values that no key holds any more, looking at `most` entries from `from`. Returns where to go on, and
     /// how many were forgotten.
     pub fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {

@@ -17,7 +17,7 @@ use crate::counters::Count;
 use crate::ffi::{Content, Ctx, Key, Name, NotPropagated};
 use crate::lock::value::Value;
 use crate::queue::handover;
-use crate::replication::{APPLY, END};
+use crate::replication::{self, APPLY, END};
 use crate::server::{Arrival, server};
 use crate::timer::reaper;
 
@@ -186,7 +186,8 @@ impl Slot {
     /// Stores what the primary or the append-only file sends, whatever was there.
     ///
     /// The append-only file of a replica gets the replica's own record, by its own wall clock: that is the clock by which it
-    /// will be read. Replicas of a replica get the primary's stream as it is.
+    /// will be read. Replicas of a replica get the primary's stream as it is. A primary, to which a slot moves, sends its own
+    /// record too: its replicas follow its clock, and not that of the other primary.
     pub fn apply(ctx: Ctx, name: Name, record: &Record, route: Route) {
         let key = ctx.open(name);
         let value = match key.content() {
@@ -199,9 +200,10 @@ impl Slot {
             slot.key.clear_expire();
         }
         ctx.signal_modified(name);
-        let keeps_file = route == Route::Stream && ctx.flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
+        let keeps_file = || ctx.flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
+        let sends_own = route == Route::Stream && (server().is_primary.get() || keeps_file());
         // What is not propagated has been logged.
-        if !keeps_file || slot.propagate_hold(server().exact_clocks(), record.notes).is_err() {
+        if !sends_own || slot.propagate_hold(server().exact_clocks(), record.notes).is_err() {
             ctx.replicate_verbatim();
         }
     }
@@ -312,6 +314,9 @@ impl Slot {
     fn propagate(&self, hold: &Hold, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
         if !self.must_tell() {
             return Ok(());
+        }
+        if server().clock_is_new.get() && server().is_primary.get() {
+            replication::send_clock(self.ctx);
         }
         let mut buffer = [0; ENCODED_MAX];
         self.ctx.replicate_blob(APPLY, self.name, codec::encode(hold, server().stamp(clocks), notes, &mut buffer))

@@ -23,7 +23,7 @@ use crate::lock::value::Value;
 use crate::queue::ephemeral::Bound;
 use crate::queue::handover;
 use crate::queue::waiters::{self, Waiter};
-use crate::replication::FLOOR;
+use crate::replication::{self, FLOOR};
 use crate::server::server;
 use crate::timer::scan::Walk;
 
@@ -43,10 +43,6 @@ const SWEEP_PATIENCE: u8 = 2;
 const NOT_SERVED_RETRY_US: u64 = 1_000_000;
 /// The longest timer, a day: one may always be early.
 const LONGEST_TIMER_MS: u64 = 24 * 3_600 * 1_000;
-/// How long to wait before: the stream of a new replica is held back until its first word, which comes within a second.
-const RESEND_AFTER_US: u64 = 2_000_000;
-/// Entries of the index looked at in one slice of sending all again: about a millisecond.
-const RESEND_SLICE: usize = 500;
 /// How long a sweep rests before it looks again: keys are freed on another thread.
 const SWEEP_REST_MS: u64 = 1_000;
 /// How late the timer may be before the cron takes over: the server's timers follow the wall clock, which may step back.
@@ -58,7 +54,8 @@ pub(crate) struct Reaper {
     armed: Cell<Option<Armed>>,
     sweep: Cell<Option<Sweep>>,
     walk: RefCell<Option<Walk>>,
-    resend: Cell<Option<Resend>>,
+    /// Replicas are to be sent the clock.
+    clock_due: Cell<bool>,
     /// Locks that were restored here, whose own record is to be sent.
     restored: RefCell<VecDeque<(i32, Box<[u8]>)>>,
     /// When to go on with them.
@@ -94,13 +91,6 @@ struct Sweep {
     forgotten: usize,
     /// Passes left that may find nothing before the sweep is over.
     patience: u8,
-}
-
-/// A pass over the index that sends every lease again.
-#[derive(Clone, Copy)]
-struct Resend {
-    from: usize,
-    due_us: u64,
 }
 
 /// Wakes the reaper at `due_us` or before.
@@ -155,11 +145,10 @@ pub(crate) fn check_settings() {
     server().reaper.settings_due.set(true);
 }
 
-/// Sends every live lease to the replicas once more, in a while.
-pub(crate) fn send_all() {
-    let due_us = server().steady_us() + RESEND_AFTER_US;
-    server().reaper.resend.set(Some(Resend { from: 0, due_us }));
-    arm(due_us);
+/// Sends the clock to the replicas.
+pub(crate) fn send_clock() {
+    server().reaper.clock_due.set(true);
+    arm_now();
 }
 
 /// Sends the last issued fence into the append-only file: a rewrite keeps it only where a lock exists.
@@ -227,9 +216,11 @@ fn write(ctx: Ctx) {
         let sent = ctx.replicate_number(FLOOR, server.issuer().last());
         server.reaper.floor_due.set(sent.is_err());
     }
+    if server.reaper.clock_due.take() {
+        replication::send_clock(ctx);
+    }
     undo_grants(ctx);
     end_ephemeral(ctx);
-    resend(ctx);
     send_restored(ctx);
     for_a_slice(|budget| {
         let Some((db, name)) = server.queues.borrow_mut().pop_look(server.steady_us(), budget) else { return false };
@@ -263,25 +254,6 @@ fn for_a_slice(mut step: impl FnMut(&mut usize) -> bool) {
 fn arm_next(due_us: Option<u64>) {
     if let Some(due_us) = due_us {
         arm(due_us);
-    }
-}
-
-/// Sends some leases again: after a full synchronisation a replica then has the time that is left, whatever the two clocks
-/// say and however long it took. Until then its leases are too long, never too short.
-fn resend(ctx: Ctx) {
-    let server = server();
-    let Some(Resend { from, due_us }) = server.reaper.resend.get() else { return };
-    if server.steady_us() < due_us {
-        return arm(due_us);
-    }
-    // Names and not values: opening a key may expire it, and its value may be gone then.
-    let (names, next) = server.index.borrow().names(from, RESEND_SLICE);
-    for (db, name) in names {
-        with_slot(ctx, LockName { db, name: &name }, |slot| _ = slot.send_again(server.clocks()));
-    }
-    server.reaper.resend.set(next.map(|from| Resend { from, due_us }));
-    if next.is_some() {
-        arm_in(1);
     }
 }
 

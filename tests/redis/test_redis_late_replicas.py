@@ -1,0 +1,188 @@
+"""Replicas that read their stream late: a lease ends there when it ends at the primary, and nothing is sent twice for it.
+
+The primary says once a second what it reads on its clock of leases. By that a replica knows how late what it reads is.
+"""
+
+import os
+import signal
+import struct
+import time
+
+import pytest
+
+from harness import eventually
+from harness.locks import acquire, extend, inspect, release
+from harness.payloads import record
+from test_redis_replication import FAST_SYNC, follow, node, promote, wait_until_equal  # noqa: F401
+from test_redis_rolling import LONG_MS, HandMadePrimary, primary_with, snapshot, start  # noqa: F401
+
+# What a slow machine may need to send one command on.
+LAG_MS = 300
+STALL_MS = 1_500
+S = 1_000_000
+
+
+def calls(client, command):
+    """How often the replica was sent an internal command."""
+    told = {name.lower(): counted["calls"] for name, counted in client.info("commandstats").items()}
+    return told.get(f"cmdstat_fencelock.{command}", 0)
+
+
+def wait_for_clock(*replicas):
+    """Wait until they have been sent the clock twice from now on: the first may have been late."""
+    for replica in replicas:
+        eventually(lambda replica=replica, before=calls(replica, "_clock"): calls(replica, "_clock") >= before + 2, within_s=10)
+
+
+def assert_same_left(primary, replica, key):
+    apart_ms = inspect(replica, key).ttl_ms - inspect(primary, key).ttl_ms
+    assert abs(apart_ms) <= LAG_MS, f"{apart_ms} ms more are left at the replica"
+
+
+@pytest.fixture
+def frozen():
+    """A factory that stops a server, and lets it go on in the end."""
+    pids = []
+
+    def stop(server):
+        os.kill(server.pid, signal.SIGSTOP)
+        pids.append(server.pid)
+
+    yield stop
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("chain", [False, True], ids=["a replica", "a replica of a replica"])
+def test_a_replica_that_stalled_ends_a_lease_when_its_primary_does(node, frozen, chain):  # noqa: F811
+    server, primary = node()
+    late_server, late = node(of=server)
+    if chain:
+        late_server, late = node(of=late_server)
+    acquire(primary, "before", "A", LONG_MS)
+    wait_for_clock(late)
+    frozen(late_server)
+    acquire(primary, "k", "A", LONG_MS, "MAXHOLD", LONG_MS)
+    extend(primary, "before", "A", LONG_MS)
+    eventually(lambda: inspect(primary, "k").held_ms >= STALL_MS)
+    os.kill(late_server.pid, signal.SIGCONT)
+    wait_until_equal(primary, late)
+    for key in ("k", "before"):
+        assert_same_left(primary, late, key)
+    promote(late)
+    for key in ("k", "before"):
+        assert_same_left(primary, late, key)
+    apart_ms = inspect(late, "k").maxhold_left_ms - inspect(primary, "k").maxhold_left_ms
+    assert abs(apart_ms) <= LAG_MS
+
+
+def test_a_stream_that_was_late_from_the_start_is_put_right_by_the_first_clock(start, primary_with, snapshot):  # noqa: F811
+    """And a later one that is late changes nothing."""
+    primary = primary_with(snapshot)
+    _, replica = start()
+    replica.replicaof("127.0.0.1", primary.port)
+    issued = lambda at_s: (77, at_s * S)  # noqa: E731
+    primary.send("FENCELOCK._APPLY", "k", record(fence=1, left_us=50 * S, issued=issued(100), owner=b"A"))
+    eventually(lambda: inspect(replica, "k"), within_s=20)
+    assert 49_000 < inspect(replica, "k").ttl_ms <= 50_000
+    # It was sent 20 s ago.
+    primary.send("FENCELOCK._CLOCK", *issued(120))
+    eventually(lambda: inspect(replica, "k").ttl_ms <= 30_000)
+    assert inspect(replica, "k").ttl_ms > 29_000
+    assert 20_000 <= inspect(replica, "k").held_ms < 21_000
+    # What was sent 10 s after that is late by 5 s.
+    primary.send("FENCELOCK._CLOCK", *issued(115))
+    primary.send("FENCELOCK._APPLY", "late", record(fence=2, left_us=50 * S, issued=issued(115), owner=b"A"))
+    eventually(lambda: inspect(replica, "late"))
+    assert 44_000 < inspect(replica, "late").ttl_ms <= 45_000
+    assert 28_000 < inspect(replica, "k").ttl_ms <= 30_000
+    promote(replica)
+    assert 43_000 < inspect(replica, "late").ttl_ms <= 45_000
+    assert acquire(replica, "k", "B", 1_000) is None
+
+
+def test_a_snapshot_that_loaded_late_is_put_right_by_the_first_clock(start, primary_with, snapshot):  # noqa: F811
+    at = snapshot.index(b"OWNER") - 16
+    incarnation, reading = struct.unpack_from("<QQ", snapshot, at)
+    primary = primary_with(snapshot)
+    _, replica = start()
+    replica.replicaof("127.0.0.1", primary.port)
+    eventually(lambda: inspect(replica, "k"), within_s=20)
+    assert inspect(replica, "k").ttl_ms > LONG_MS - 5_000
+    primary.send("FENCELOCK._CLOCK", incarnation, reading + 40 * S)
+    eventually(lambda: inspect(replica, "k").ttl_ms <= LONG_MS - 40_000)
+    assert inspect(replica, "k").ttl_ms > LONG_MS - 45_000
+
+
+def test_a_clock_that_cannot_be_is_refused_or_ignored(start, primary_with, snapshot):  # noqa: F811
+    primary = primary_with(snapshot)
+    _, replica = start()
+    replica.replicaof("127.0.0.1", primary.port)
+    for words in (("x", 1), (1, "x"), (-1, 1), (1, 2**64), (2**64 - 1, 2**64 - 1), (5, 0), (5, 2**63), (5, 0, 5, 2**63), (0, 0, 0, 0)):
+        primary.send("FENCELOCK._CLOCK", *words)
+    primary.send("FENCELOCK._APPLY", "late", record(fence=2, left_us=50 * S, issued=(5, 2**63), owner=b"A"))
+    eventually(lambda: inspect(replica, "late"), within_s=20)
+    promote(replica)
+    fence = acquire(replica, "free", "A", LONG_MS)
+    assert abs(fence - time.time_ns() // 1_000) < 60 * S
+    assert release(replica, "free", "A", fence) == 1
+    waited = time.monotonic()
+    assert acquire(replica, "short", "A", 50)
+    eventually(lambda: replica.exists("short"), 0)
+    assert time.monotonic() - waited < 5
+
+
+def test_a_fail_over_keeps_the_time_of_the_leases_from_before_and_after(node, frozen):  # noqa: F811
+    """A second replica follows the new primary, whose first word it reads late."""
+    server, primary = node()
+    heir_server, heir = node(of=server)
+    other_server, other = node(of=server)
+    acquire(primary, "before", "A", LONG_MS)
+    wait_for_clock(heir, other)
+    wait_until_equal(primary, heir, other)
+    promote(heir)
+    follow(other, heir_server)
+    assert heir.info("stats")["sync_full"] == 0, "it went on from where it was"
+    frozen(other_server)
+    acquire(heir, "after", "A", LONG_MS)
+    eventually(lambda: inspect(heir, "after").held_ms >= STALL_MS)
+    os.kill(other_server.pid, signal.SIGCONT)
+    wait_until_equal(heir, other)
+    for key in ("before", "after"):
+        assert_same_left(heir, other, key)
+    assert_same_left(primary, other, "before")
+
+
+def test_a_partial_synchronisation_sends_no_lease(node):  # noqa: F811
+    server, primary = node()
+    _, replica = node(of=server)
+    for number in range(50):
+        acquire(primary, f"k{number}", "A", LONG_MS)
+    wait_for_clock(replica)
+    wait_until_equal(primary, replica)
+    assert calls(replica, "_apply") == 50
+    replica.client_kill_filter(_type="master")
+    eventually(lambda: primary.info("stats")["sync_partial_ok"], 1, within_s=20)
+    wait_for_clock(replica)
+    wait_until_equal(primary, replica)
+    assert (calls(replica, "_apply"), primary.info("stats")["sync_full"]) == (50, 1)
+
+
+def test_the_clock_is_sent_to_replicas_alone_and_while_a_lease_exists(node):  # noqa: F811
+    server, primary = node(appendonly="yes")
+    _, replica = node(of=server, appendonly="yes")
+    acquire(primary, "k", "A", LONG_MS)
+    wait_for_clock(replica)
+    release(primary, "k", "A")
+    wait_until_equal(primary, replica)
+    sent = calls(replica, "_clock")
+    seconds = primary.info("server")["uptime_in_seconds"]
+    eventually(lambda: primary.info("server")["uptime_in_seconds"] >= seconds + 3)
+    assert calls(replica, "_clock") <= sent + 1
+    for client in (primary, replica):
+        folder = client.config_get("dir")["dir"]
+        written = b""
+        for name in os.listdir(f"{folder}/appendonlydir"):
+            with open(f"{folder}/appendonlydir/{name}", "rb") as file:
+                written += file.read()
+        assert b"FENCELOCK._CLOCK" not in written.upper()
