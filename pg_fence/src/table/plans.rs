@@ -135,9 +135,7 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
     let number = statement.answers_fence().then_some(0);
     match (statement.answer, row) {
         (Answer::Fence, _) => run_plan(plan, values, Wanted { number, row: WantedRow::None }),
-        (Answer::Row, RowAs::Stored(store)) => {
-            run_plan(plan, values, Wanted { number, row: WantedRow::Stored(store) })
-        }
+        (Answer::Row, RowAs::Stored(store)) => run_plan(plan, values, Wanted { number, row: WantedRow::Stored(store) }),
         (Answer::Row, RowAs::Value) => server::with_row_type(statement.table.row_type, |descriptor| {
             let first = usize::from(number.is_some());
             run_plan(plan, values, Wanted { number, row: WantedRow::Formed { first, descriptor } })
