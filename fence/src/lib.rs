@@ -12,4 +12,4 @@ pub mod resource;
 mod slab;
 pub mod wheel;
 
-pub use fence::{Brought, Fence, FenceLimits, FenceRefused, Issuer, may_be_swapped};
+pub use fence::{Brought, Fence, FenceLimits, FenceRefused, Issuer, SKIPPED, may_be_swapped};

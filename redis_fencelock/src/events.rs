@@ -72,6 +72,7 @@ fn set_role(is_primary: bool) {
     let was_primary = server().is_primary.replace(is_primary);
     if is_primary && !was_primary {
         server().become_issuer(Ctx::random());
+        server().skip_lost_fences();
     }
     if is_primary {
         reaper::arm_now();
@@ -115,6 +116,9 @@ event!(
     on_loading,
     |sub, _data| {
         server().from_primary.set(sub == raw::REDISMODULE_SUBEVENT_LOADING_REPL_START);
+        if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+            server().skip_lost_fences();
+        }
         if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
             reaper::arm_now();
             look_at_all(None);

@@ -237,6 +237,16 @@ impl Server {
         self.issuer.set(issuer);
     }
 
+    /// After a load and a promotion: grants may have been lost that this server does not know of. The clock has passed them;
+    /// a count has not.
+    pub fn skip_lost_fences(&self) {
+        if !self.fence_clock.get() && self.is_primary.get() {
+            let mut issuer = self.issuer.get();
+            issuer.skip();
+            self.issuer.set(issuer);
+        }
+    }
+
     /// Makes the value of a record that the keyspace is about to store, and indexes it.
     pub fn take_in(&self, record: &[u8], arrival: Arrival) -> Result<Value, String> {
         let record = codec::decode(record).map_err(|corrupt| format!("{corrupt:?}"))?;

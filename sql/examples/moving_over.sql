@@ -21,7 +21,8 @@ ALTER TABLE invoices ALTER lock_fence TYPE bigint;
 --    or add a new column, which takes no time, when the old workers have stopped (nobody needs their numbers then):
 ALTER TABLE invoices ADD fence bigint NOT NULL DEFAULT 0;
 --    or stay with small numbers: load the module with `fence-clock no`, and tell it once where to go on, which is
---    FENCELOCK.RAISE with the largest that any row has:
+--    FENCELOCK.RAISE with the largest that any row has. It leaves 65,536 numbers out at every restart and fail-over,
+--    so an integer column has room for 32,767 of these; a loss of more grants than that needs RAISE again:
 SELECT max(lock_fence) FROM invoices;
 -- => 57
 
