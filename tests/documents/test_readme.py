@@ -22,9 +22,10 @@ def documents():
 
 def test_the_quick_start_runs_as_it_stands(redis_server, dsn):
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    environment = {**os.environ, "REDIS_URL": redis_server.url, "DATABASE_URL": dsn}
-    for expected in ["1\n", "2\n"]:
-        done = subprocess.run([sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=240)
+    urls = {"REDIS_URL": redis_server.url, "DATABASE_URL": dsn, "PYTHONPATH": str(ROOT / "sql" / "examples")}
+    for expected in ["1 2\n", "3 4\n"]:
+        command = [sys.executable, "-c", example]
+        done = subprocess.run(command, env={**os.environ, **urls}, capture_output=True, text=True, timeout=240)
         assert (done.stdout, done.stderr) == (expected, "")
 
 
