@@ -344,7 +344,7 @@ def test_rows_of_many_claims_can_be_fetched_by_a_cursor(db):
         assert db.execute("FETCH BACKWARD 1 FROM c").fetchall() == [(49,)]
 
 
-def test_a_function_sees_new_columns_once_its_plans_are_discarded(db):
+def test_a_function_sees_new_columns_when_it_is_called_again(db):
     db.execute("CREATE TABLE grown (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO grown VALUES (1)")
     db.execute(
         "CREATE FUNCTION claimed(fence bigint) RETURNS grown LANGUAGE plpgsql AS"
@@ -352,7 +352,7 @@ def test_a_function_sees_new_columns_once_its_plans_are_discarded(db):
     )
     assert db.execute("SELECT * FROM claimed(1)").fetchone() == (1, 1)
     db.execute("ALTER TABLE grown ADD tax int NOT NULL DEFAULT 5")
-    assert db.execute("SELECT * FROM claimed(2)").fetchone() == (1, 2, None)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="cached plan must not change result type"):
+        db.execute("SELECT * FROM claimed(2)")
     assert db.execute("SELECT fenced_claim_json('grown', 1, 3) ->> 'tax'").fetchone() == ("5",)
-    db.execute("DISCARD PLANS")
     assert db.execute("SELECT * FROM claimed(4)").fetchone() == (1, 4, 5)

@@ -197,14 +197,14 @@ impl Refused {
             Refused::Fence(problem) => problem.report(),
             Refused::NotARowType { type_name } => Report::new("42809", text![type_name, " is not a table's row type"])
                 .hint(text!["Pass a null of the table's row type, as in NULL::counters."]),
-            Refused::Altered { table } => Report::new(
-                "42804",
-                text!["the columns of table \"", &table.name, "\" have changed since the query began"],
-            )
-            .hint(text!["Run the query again."])
-            .about(table),
-            Refused::NoType(oid) => Report::new("42704", text!["type with OID ", oid.to_u32(), " does not exist"])
-                .detail(text!["Its table has been dropped, or dropped and created again under its old name."]),
+            Refused::Altered { table } => Report::of_old_analysis()
+                .detail(text!["The columns of table \"", &table.name, "\" have changed since the query was prepared."])
+                .about(table),
+            Refused::NoType(oid) => Report::of_old_analysis().detail(text![
+                "Type with OID ",
+                oid.to_u32(),
+                " does not exist: its table has been dropped, or dropped and created again under its old name."
+            ]),
             Refused::NoRelation(oid) => {
                 Report::new("42P01", text!["relation with OID ", oid.to_u32(), " does not exist"])
                     .detail(text!["It has been dropped, or dropped and created again under its old name."])
@@ -593,11 +593,19 @@ struct Report {
     hint: Option<Vec<u8>>,
     relation: Option<RelationName>,
     column: Option<CString>,
+    routine: &'static CStr,
 }
 
 impl Report {
     fn new(sqlstate: &'static str, message: Vec<u8>) -> Report {
-        Report { sqlstate, message, detail: None, hint: None, relation: None, column: None }
+        Report { sqlstate, message, detail: None, hint: None, relation: None, column: None, routine: c"pg_fence" }
+    }
+
+    /// As the server refuses a prepared `SELECT *` on a table whose columns have changed. Drivers know it by its routine,
+    /// prepare the query again and go on.
+    fn of_old_analysis() -> Report {
+        let report = Report::new("0A000", text!["cached plan must not change result type"]);
+        Report { routine: c"RevalidateCachedQuery", ..report }.hint(text!["Prepare the query again, or run it again."])
     }
 
     fn message_if(mut self, yes: bool, message: impl FnOnce() -> Vec<u8>) -> Report {
@@ -635,7 +643,7 @@ impl Report {
             detail: self.detail.map_or(std::ptr::null_mut(), |text| duplicate(&c_string(text))),
             hint: self.hint.map_or(std::ptr::null_mut(), |text| duplicate(&c_string(text))),
             filename: c"pg_fence".as_ptr(),
-            funcname: c"pg_fence".as_ptr(),
+            funcname: self.routine.as_ptr(),
             ..Default::default()
         };
         error.constraint_name = duplicate(code);

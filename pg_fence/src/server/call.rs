@@ -6,6 +6,7 @@
 use crate::errors::Refused;
 use crate::protect::refuse::TriggerEvent;
 use crate::server::json::Document;
+use crate::server::query::{self, MadeFor};
 use crate::server::{self, Value};
 use crate::table::relation::{self, Table};
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
@@ -194,11 +195,20 @@ impl Call {
     }
 
     /// Begins the rows of a function that returns rows of a table. Errors: the query was made for other columns than the
-    /// table has now, as it can have waited for the table's lock since.
+    /// table has now: it was prepared before, or has waited for the table's lock since.
     pub fn rows_of(&self, table: &Table) -> Result<Rows, Refused> {
         // SAFETY: the server passes the description of the rows that the query expects.
         let fits = unsafe { table.has_columns((*self.result_info()).expectedDesc) };
-        if !fits {
+        // SAFETY: this call is one of a function that returns rows.
+        let made_for = if fits { unsafe { query::made_for(self.0) } } else { MadeFor::Others };
+        // Queries without `*` and what is stored in views stay as they are when they are analysed anew, so once is enough.
+        let is_refused = match made_for {
+            MadeFor::These => false,
+            MadeFor::Older => table.is_news(),
+            MadeFor::Others => true,
+        };
+        if is_refused {
+            server::forget_analyses();
             return Err(Refused::Altered { table: table.name.clone() });
         }
         let domain = Some(self.type_of(0)).filter(|&given| given != table.row_type);

@@ -6,6 +6,7 @@
 
 pub mod call;
 pub mod json;
+pub mod query;
 pub mod text;
 
 use crate::errors::RelationName;
@@ -842,6 +843,12 @@ pub fn row_to_jsonb(row: Value) -> Datum {
 pub fn check_domain(row: Datum, domain: Oid) {
     // SAFETY: the row is a value of the type that the domain is over; nothing is kept for the next check.
     unsafe { pg_sys::domain_check(row, false, domain, std::ptr::null_mut(), std::ptr::null_mut()) };
+}
+
+/// Has the server analyse every query anew that this session keeps, when it is run the next time.
+pub fn forget_analyses() {
+    // SAFETY: it marks entries of a list. Plans that run are kept until they are done.
+    unsafe { pg_sys::ResetPlanCache() };
 }
 
 /// Gives a descriptor back that was looked up.

@@ -16,6 +16,7 @@ use pgrx::prelude::*;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 /// The facts of a table, and the plans of its statements.
@@ -26,6 +27,7 @@ pub struct Table {
     pub name: RelationName,
     /// The type of its rows.
     pub row_type: Oid,
+    row_type_hash: u32,
     /// Whether it is partitioned. Others are addressed with ONLY, without the tables that inherit from them.
     pub is_partitioned: bool,
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
@@ -110,10 +112,19 @@ struct Tables {
     /// Counts the calls, to know which table was used last.
     clock: Cell<u64>,
     bytes: Cell<usize>,
+    /// The columns of tables for which a query that was made for older ones has been refused, as a hash.
+    refused: RefCell<BTreeMap<u32, u64>>,
 }
 
-static TABLES: MainThread<Tables> =
-    MainThread(Tables { by_oid: RefCell::new(BTreeMap::new()), clock: Cell::new(0), bytes: Cell::new(0) });
+/// Only tables that are altered while they are in use come here; a table that is forgotten has a query refused once more.
+const MAX_REFUSED: usize = 1_000;
+
+static TABLES: MainThread<Tables> = MainThread(Tables {
+    by_oid: RefCell::new(BTreeMap::new()),
+    clock: Cell::new(0),
+    bytes: Cell::new(0),
+    refused: RefCell::new(BTreeMap::new()),
+});
 
 /// The row type that was asked for last, and the table that it is of. Forgotten with any change of a table or type.
 static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
@@ -124,6 +135,7 @@ pub fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
         return Ok(table);
     }
     if !server::type_exists(row_type) {
+        server::forget_analyses();
         return Err(Refused::NoType(row_type));
     }
     let table = server::relation_of_type(server::base_type(row_type))
@@ -249,6 +261,20 @@ impl Table {
         }
     }
 
+    /// Whether this is asked for the first time since the table has these columns.
+    pub fn is_news(&self) -> bool {
+        let mut hasher = std::hash::DefaultHasher::new();
+        for column in &self.columns {
+            (column.number, &column.name, column.type_oid.to_u32(), column.typmod).hash(&mut hasher);
+        }
+        let columns = hasher.finish();
+        let mut refused = TABLES.refused.borrow_mut();
+        if refused.len() >= MAX_REFUSED {
+            refused.clear();
+        }
+        refused.insert(self.oid.to_u32(), columns) != Some(columns)
+    }
+
     /// Notes that one of the table's plans is in use, and takes this much more memory than it did. Others are dropped to
     /// make room.
     pub fn used_plan(&self, plan: &Plan, grown_by: isize) {
@@ -257,10 +283,7 @@ impl Table {
     }
 
     fn depends_on(&self, catalog: CatalogId, oid: Oid) {
-        let no_key = Datum::null();
-        // SAFETY: it computes a number from the oid.
-        let hash = unsafe { pg_sys::GetSysCacheHashValue(catalog as _, Datum::from(oid), no_key, no_key, no_key) };
-        let entry = CatalogEntry { catalog, hash };
+        let entry = CatalogEntry { catalog, hash: hash_of(catalog, oid) };
         let mut depends_on = self.depends_on.borrow_mut();
         if !depends_on.contains(&entry) {
             depends_on.push(entry);
@@ -362,6 +385,13 @@ impl Table {
     }
 }
 
+/// What the server names an entry of a catalog by when it tells of a change.
+fn hash_of(catalog: CatalogId, oid: Oid) -> u32 {
+    let no_key = Datum::null();
+    // SAFETY: it computes a number from the oid.
+    unsafe { pg_sys::GetSysCacheHashValue(catalog as _, Datum::from(oid), no_key, no_key, no_key) }
+}
+
 #[pg_guard]
 unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
     LAST_ROW_TYPE.set(None);
@@ -375,6 +405,12 @@ unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
 unsafe extern "C-unwind" fn catalog_changed(_argument: Datum, catalog: CatalogId, hash: u32) {
     LAST_ROW_TYPE.set(None);
     let changed = CatalogEntry { catalog, hash };
+    // A query that names the row type of a table keeps the type's oid, and the server does not note that. Where the table
+    // was dropped, its name may stand for another one now.
+    let is_row_type = |table: &Rc<Table>| hash == 0 || table.row_type_hash == hash;
+    if catalog == TYPES && TABLES.by_oid.borrow().values().any(is_row_type) {
+        server::forget_analyses();
+    }
     // A hash of 0 stands for all entries of the catalog.
     TABLES.mark(|table| hash == 0 || table.depends_on.borrow().contains(&changed));
 }
@@ -414,6 +450,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         oid: relation.rd_id,
         name,
         row_type: form.reltype,
+        row_type_hash: hash_of(TYPES, form.reltype),
         is_partitioned,
         can_change_writes: is_partitioned || has_rules_or_triggers(relation),
         may_be_protected: is_partitioned || has_triggers_after_writes(relation),

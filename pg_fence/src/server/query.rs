@@ -1,0 +1,157 @@
+//! The query that calls a function which returns rows: which columns it was made for.
+//!
+//! The server analyses a query once and keeps it, for a prepared statement or in PL/pgSQL. For a query on a table it
+//! notes that it must be analysed anew when the table's columns change; for one on a function that returns rows of the
+//! table it does not. So the functions look it up in the plan that runs. Invariant: nothing is changed; each node is used
+//! as what its tag says.
+
+use crate::server;
+use pgrx::pg_sys::{self, NodeTag};
+use std::ffi::CStr;
+
+/// How the columns that a query was made for compare with those that the table has now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MadeFor {
+    /// They are the same, as far as the query shows.
+    These,
+    /// The query reads what is there, but the table has a new column or a new name for one: `*` would mean more.
+    Older,
+    /// It reads a column that was dropped or has another type now.
+    Others,
+}
+
+/// What the query was made for that makes this call.
+///
+/// # Safety
+///
+/// The call is under way, of a function that returns rows.
+pub unsafe fn made_for(call: pg_sys::FunctionCallInfo) -> MadeFor {
+    // SAFETY: the server passes where the rows go, with the context of the query; a field that is not there is null.
+    unsafe {
+        let info = (*call).resultinfo.cast::<pg_sys::ReturnSetInfo>();
+        let (expression, columns) = ((*(*call).flinfo).fn_expr.cast(), (*info).expectedDesc);
+        let state = (*info).econtext.as_ref().and_then(|context| context.ecxt_estate.as_ref());
+        let Some(statement) = state.and_then(|state| state.es_plannedstmt.as_ref()) else {
+            return MadeFor::These;
+        };
+        let plans = std::iter::once(statement.planTree.cast()).chain(elements(statement.subplans));
+        let scan = plans.into_iter().find_map(|plan| scan_of(plan.cast(), expression));
+        scan.map_or(MadeFor::These, |scan| compare(scan, statement, columns))
+    }
+}
+
+/// The scan of a function, and the number of columns of other functions that come before it in the same scan.
+struct FunctionScan {
+    scan: *mut pg_sys::FunctionScan,
+    function: *mut pg_sys::RangeTblFunction,
+    first: usize,
+}
+
+unsafe fn scan_of(plan: *mut pg_sys::Plan, call: *mut pg_sys::Node) -> Option<FunctionScan> {
+    // SAFETY: plans are trees of nodes, null where there is none.
+    unsafe {
+        let head = plan.as_ref()?;
+        match head.type_ {
+            NodeTag::T_FunctionScan => {
+                let scan = plan.cast::<pg_sys::FunctionScan>();
+                let mut first = 0;
+                for function in elements((*scan).functions) {
+                    let function = function.cast::<pg_sys::RangeTblFunction>();
+                    if (*function).funcexpr == call {
+                        return Some(FunctionScan { scan, function, first });
+                    }
+                    first += usize::try_from((*function).funccolcount).unwrap_or(0);
+                }
+                None
+            }
+            NodeTag::T_SubqueryScan => scan_of((*plan.cast::<pg_sys::SubqueryScan>()).subplan, call),
+            NodeTag::T_Append => in_list((*plan.cast::<pg_sys::Append>()).appendplans, call),
+            NodeTag::T_MergeAppend => in_list((*plan.cast::<pg_sys::MergeAppend>()).mergeplans, call),
+            NodeTag::T_CustomScan => in_list((*plan.cast::<pg_sys::CustomScan>()).custom_plans, call),
+            _ => scan_of(head.lefttree, call).or_else(|| scan_of(head.righttree, call)),
+        }
+    }
+}
+
+unsafe fn in_list(plans: *mut pg_sys::List, call: *mut pg_sys::Node) -> Option<FunctionScan> {
+    // SAFETY: a list of plans.
+    unsafe { elements(plans).find_map(|plan| scan_of(plan.cast(), call)) }
+}
+
+unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_sys::TupleDesc) -> MadeFor {
+    // SAFETY: the scan's number is that of its entry in the range table; the names there are strings, one for each column
+    // that the function had, an empty one for a column that was dropped by then.
+    unsafe {
+        let relation = (*found.scan).scan.scanrelid;
+        let Some(entry) = elements(statement.rtable).nth(relation as usize - 1) else { return MadeFor::These };
+        let entry = &*entry.cast::<pg_sys::RangeTblEntry>();
+        let then = usize::try_from((*found.function).funccolcount).unwrap_or(0);
+        let count = usize::try_from((*now).natts).unwrap_or(0);
+        if then > count {
+            return MadeFor::Others;
+        }
+        let own_names = entry.alias.as_ref().map_or(0, |alias| elements(alias.colnames).count());
+        let mut made_for = MadeFor::These;
+        let mut used = vec![false; then];
+        for var in variables(&(*found.scan).scan.plan) {
+            let place = usize::try_from((*var).varattno).unwrap_or(0).wrapping_sub(found.first + 1);
+            if (*var).varno as u32 != relation || place >= then {
+                continue;
+            }
+            let column = &*server::attribute(now, place as i32);
+            if column.attisdropped || column.atttypid != (*var).vartype {
+                return MadeFor::Others;
+            }
+            if column.atttypmod != (*var).vartypmod || column.attcollation != (*var).varcollid {
+                made_for = MadeFor::Older;
+            }
+            used[place] = true;
+        }
+        let mut uses_all = true;
+        let names = elements((*entry.eref).colnames).skip(found.first).take(then);
+        for (place, name) in names.enumerate() {
+            let name = CStr::from_ptr((*name.cast::<pg_sys::String>()).sval);
+            uses_all &= used[place] || name.is_empty();
+            let column = &*server::attribute(now, place as i32);
+            let is_renamed = name != CStr::from_ptr(column.attname.data.as_ptr());
+            if used[place] && is_renamed && found.first + place >= own_names {
+                made_for = MadeFor::Older;
+            }
+        }
+        let has_new = (then..count).any(|n| !(*server::attribute(now, n as i32)).attisdropped);
+        if uses_all && has_new { MadeFor::Older } else { made_for }
+    }
+}
+
+/// The columns that a scan reads: most are an entry of their own.
+unsafe fn variables(plan: &pg_sys::Plan) -> Vec<*mut pg_sys::Var> {
+    const THROUGH_ALL: u32 =
+        pg_sys::PVC_RECURSE_AGGREGATES | pg_sys::PVC_RECURSE_WINDOWFUNCS | pg_sys::PVC_RECURSE_PLACEHOLDERS;
+    // SAFETY: a target list has entries with expressions, the condition is a list of expressions or null.
+    unsafe {
+        let within = |node: *mut pg_sys::Node| elements(pg_sys::pull_var_clause(node, THROUGH_ALL as i32));
+        let mut found = Vec::new();
+        for entry in elements(plan.targetlist) {
+            let expression = (*entry.cast::<pg_sys::TargetEntry>()).expr.cast::<pg_sys::Node>();
+            match (*expression).type_ {
+                NodeTag::T_Var => found.push(expression.cast()),
+                _ => found.extend(within(expression).map(|var| var.cast())),
+            }
+        }
+        if !plan.qual.is_null() {
+            found.extend(within(plan.qual.cast()).map(|var| var.cast::<pg_sys::Var>()));
+        }
+        found
+    }
+}
+
+/// # Safety
+///
+/// The list is null or a valid list of nodes, and lives as long as it is read.
+unsafe fn elements(list: *mut pg_sys::List) -> impl Iterator<Item = *mut pg_sys::Node> {
+    // SAFETY: as the caller promises; a list has as many elements as it says.
+    unsafe {
+        let count = list.as_ref().map_or(0, |list| usize::try_from(list.length).unwrap_or(0));
+        (0..count).map(move |n| (*(*list).elements.add(n)).ptr_value.cast())
+    }
+}
