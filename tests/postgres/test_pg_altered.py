@@ -120,7 +120,12 @@ def test_what_is_stored_in_a_view_or_a_function_is_refused_once_at_most(acct):
     db.execute("CREATE FUNCTION stored() RETURNS SETOF bigint BEGIN ATOMIC SELECT c.fence FROM (SELECT * FROM fenced_claim(NULL::acct, 1, 5)) c; END")
     expected = db.execute("SELECT * FROM claimed").fetchall()
     assert db.execute("SELECT stored()").fetchall() == [(5,)]
-    other.execute(ALTERED["add"])
+    try:
+        other.execute(ALTERED["add"])
+    except psycopg.errors.FeatureNotSupported as not_altered:
+        # PostgreSQL 15 alters no table whose row type a view uses, so there is nothing to refuse.
+        assert "uses its row type" in str(not_altered)
+        return
     refused = 0
     for query in ["SELECT * FROM claimed", "SELECT stored()"] * 4:
         try:
