@@ -8,12 +8,12 @@ use std::ffi::{CStr, c_int};
 use fence::cluster::Served;
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Name, callback};
-use crate::replication::INTERNAL;
+use crate::counters::Count;
+use crate::ffi::{Ctx, INTERNAL_ERROR, Name, callback};
 use crate::server::server;
 
-/// Does nothing, as a write: so it is refused where a write of a client would be, and for no other reason. Internal to
-/// the module, but not by the flag of that name: servers refuse such commands in a call of a module.
+/// Does nothing, as a write: so it is refused where a write of a client would be, and for no other reason. It has not the
+/// flag `internal`: servers refuse such commands in a call of a module. A client that sends it does no harm.
 pub(crate) const PROBE: &CStr = c"FENCELOCK._PROBE";
 
 callback! {
@@ -22,10 +22,8 @@ callback! {
         ctx: *mut raw::RedisModuleCtx,
         _argv: *mut *mut raw::RedisModuleString,
         _argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_ok();
-    {
-        if server().probing.get() { Ctx(ctx).reply_ok() } else { Ctx(ctx).reply_error(INTERNAL) }
-    }
+    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
+    { Ctx(ctx).reply_ok() }
 }
 
 /// What the server says of a key now.
@@ -45,10 +43,8 @@ pub(crate) fn is_elsewhere(ctx: Ctx, name: Name) -> bool {
 }
 
 fn ask(ctx: Ctx, name: Name) -> Served {
-    server().probing.set(true);
-    let served = ctx.probe(PROBE, name);
-    server().probing.set(false);
-    served
+    server().stats.count(Count::SlotProbes);
+    ctx.probe(PROBE, name)
 }
 
 /// The same, but what was refused lately is not asked again: then the error is the time of the next question.

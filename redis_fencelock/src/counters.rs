@@ -57,6 +57,8 @@ counts! {
     MaxholdEnds => "maxhold-ends", c"maxhold_ends", false;
     /// Leases that the server evicted.
     Evicted => "evicted-leases", c"evicted_leases", false;
+    /// Times that the server was asked whether it serves the slot of a key.
+    SlotProbes => "slot-probes", c"slot_probes", false;
     /// Claims of a hash accepted.
     Claims => "claims", c"claims", false;
     /// Claims of a hash refused: the caller was stale.

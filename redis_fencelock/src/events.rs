@@ -79,7 +79,7 @@ fn set_role(is_primary: bool) {
     } else {
         waiters::refuse_everybody("UNBLOCKED this server is a replica now: it grants nothing");
         // What the new primary knows of these leases is their deadline.
-        server().ephemeral.take();
+        server().index.borrow_mut().bonds.dissolve();
         server().undelivered.take();
         // The server has told these clients that it is no primary, and closes them.
         server().unanswered.take();
@@ -87,19 +87,19 @@ fn set_role(is_primary: bool) {
 }
 
 event!(on_flush, |sub, data| {
+    // SAFETY: this event comes with this struct.
+    let Some(flush) = (unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }) else { return };
+    let db = (flush.dbnum >= 0).then_some(flush.dbnum);
+    // Before the values are freed, so that each is not taken for one that was dropped without a word.
+    server().index.borrow_mut().flush(db);
     if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
-        // SAFETY: this event comes with this struct.
-        let flush = unsafe { &*data.cast::<raw::RedisModuleFlushInfo>() };
-        let db = (flush.dbnum >= 0).then_some(flush.dbnum);
-        server().index.borrow_mut().forget(db);
-        server().ephemeral.borrow_mut().forget(db);
         look_at_all(db);
     }
 });
 
 event!(on_swap, |_sub, data| {
     // SAFETY: this event comes with this struct.
-    let swap = unsafe { &*data.cast::<raw::RedisModuleSwapDbInfo>() };
+    let Some(swap) = (unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() }) else { return };
     server().index.borrow_mut().swap_databases(swap.dbnum_first, swap.dbnum_second);
     look_at_all(Some(swap.dbnum_first));
     look_at_all(Some(swap.dbnum_second));
@@ -131,7 +131,7 @@ event!(
     on_async_load,
     |sub, _data| {
         if sub != raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED {
-            reaper::start_sweep();
+            reaper::arm_now();
         }
     }
 );
@@ -163,8 +163,8 @@ event!(
 event!(on_client, |sub, data| {
     if sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
         // SAFETY: this event comes with this struct.
-        let client = unsafe { &*data.cast::<raw::RedisModuleClientInfo>() };
-        if server().ephemeral.borrow_mut().close(client.id) {
+        let Some(client) = (unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() }) else { return };
+        if server().index.borrow_mut().bonds.close(client.id) {
             reaper::arm_now();
         }
     }

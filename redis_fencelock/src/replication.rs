@@ -28,7 +28,7 @@ pub(crate) const CLOCK: &CStr = c"FENCELOCK._CLOCK";
 pub(crate) const FLOOR: &CStr = c"FENCELOCK._FLOOR";
 
 /// What a client that is no primary gets.
-pub(crate) const INTERNAL: &str = "ERR this command is internal: it is run by replication and by loading alone";
+const INTERNAL: &str = "ERR this command is internal: it is run by replication and by loading alone";
 
 callback! {
     /// `FENCELOCK._APPLY key record`: stores a hold.

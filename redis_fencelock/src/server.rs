@@ -22,7 +22,6 @@ use crate::counters::Stats;
 use crate::ffi::{Ctx, OwnName};
 use crate::lock::index::Index;
 use crate::lock::value::Value;
-use crate::queue::ephemeral::Bindings;
 use crate::queue::waiters::Waiter;
 use crate::timer::reaper::{self, Reaper};
 
@@ -78,7 +77,6 @@ pub(crate) struct Server {
     pub undelivered: RefCell<BTreeMap<Fence, Rc<Waiter>>>,
     /// Clients that were gone before their reply, and the grant that was on its way.
     pub unanswered: RefCell<Vec<(Rc<Waiter>, Option<Fence>)>>,
-    pub ephemeral: RefCell<Bindings>,
     pub stats: Stats,
     pub warned: Cell<Warned>,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
@@ -90,8 +88,6 @@ pub(crate) struct Server {
     pub max_waiters: Cell<u64>,
     pub is_primary: Cell<bool>,
     pub in_cluster: Cell<bool>,
-    /// The module asks whether this server serves a key.
-    pub probing: Cell<bool>,
     pub refusals: RefCell<Refusals>,
     /// Somebody may want to be told of what is written: see `replication`.
     pub is_heard: Cell<bool>,
@@ -132,7 +128,6 @@ impl Server {
             on_their_way: Cell::new(0),
             undelivered: RefCell::default(),
             unanswered: RefCell::default(),
-            ephemeral: RefCell::default(),
             stats: Stats::new(),
             warned: Cell::default(),
             last_unlinked: RefCell::default(),
@@ -141,7 +136,6 @@ impl Server {
             max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
             is_primary: Cell::new(true),
             in_cluster: Cell::new(false),
-            probing: Cell::new(false),
             refusals: RefCell::default(),
             is_heard: Cell::new(true),
             listeners_due_us: Cell::new(0),
@@ -254,8 +248,6 @@ impl Server {
             let route = if self.from_primary.get() { Route::Stream } else { Route::File };
             return Ok(self.apply(&record, route, arrival));
         }
-        // RESTORE may still drop what it has loaded, without a word.
-        reaper::start_sweep();
         if !self.is_primary.get() {
             // Whoever comes from the link was judged by its primary, whose own record follows. Anybody else is a client of a
             // replica that lets clients write, and must not raise the fences of a primary to be.
@@ -321,11 +313,10 @@ impl Server {
     /// Takes note of a value that leaves its key. Nothing may be written now, so it is looked at in a moment.
     pub fn unlinked(&self, value: Value, lock: LockName) {
         if value.is_in_wheel() {
-            let lease = value.lease();
-            if lease.ephemeral {
-                self.ephemeral.borrow_mut().unbind(lease.fence);
-            }
-            self.index.borrow_mut().suspect(value);
+            let mut index = self.index.borrow_mut();
+            index.unbind(value);
+            index.suspect(value);
+            drop(index);
             *self.last_unlinked.borrow_mut() = Some((lock.db, lock.name.into()));
             reaper::arm_now();
         }

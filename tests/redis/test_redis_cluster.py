@@ -543,3 +543,67 @@ def test_what_refuses_writes_of_clients_alone_stops_no_hand_over(lone, setting):
     lone.control.call("CONFIG", "SET", *setting)
     assert lone.control.call("SET", "x", 1).code == ("NOREPLICAS" if setting[0].startswith("min") else "OOM")
     assert waiter.only_reply() > first
+
+
+def test_a_lease_whose_connection_closes_while_the_cluster_is_down_ends_when_it_is_back(lone):
+    bound = lone.open()
+    first = bound.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS, "EPHEMERAL")
+    assert bound.call("FENCELOCK.ACQUIRE", "delayed", "A", LONG_MS, "EPHEMERAL", "DELAY", LONG_MS) > 0
+    cluster_goes_down(lone)
+    bound.close()
+    # A second question is refused too.
+    ranout = lone.count("ran-out")
+    cluster_comes_back(lone)
+    eventually(lambda: lone.count("ran-out"), ranout + 2)
+    assert b"delay" in lone.control.call("FENCELOCK.INSPECT", "delayed")
+    assert lone.control.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS) > first
+
+
+def test_a_grant_that_could_not_be_told_while_the_cluster_is_down_is_undone_when_it_is_back(lone):
+    assert lone.control.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS) > 0
+    gone = lone.queue("k", "W", LONG_MS, LONG_MS)
+    lone.open().call_all(
+        ("FENCELOCK.RELEASE", "k", "A"), ("CLIENT", "KILL", "ID", gone.id), ("CLUSTER", "DELSLOTS", THE_SLOT)
+    )
+    eventually(lambda: b"cluster_state:fail" in lone.control.call("CLUSTER", "INFO"))
+    cluster_comes_back(lone)
+    eventually(lambda: lone.control.call("FENCELOCK.INSPECT", "k"), None)
+    assert lone.count("undone-grants") == 1
+
+
+def test_leases_that_ended_while_the_cluster_is_down_are_not_asked_for_one_by_one(lone):
+    """One question a second, however many they are; and all are gone soon after it is back."""
+    for number in range(300):
+        lone.control.call("FENCELOCK.ACQUIRE", f"k{number}", "A", 700)
+    cluster_goes_down(lone)
+    asked = lone.count("slot-probes")
+    eventually(lambda: lone.count("slot-probes") > asked)
+    asked = lone.count("slot-probes")
+    began = time.monotonic()
+    eventually(lambda: lone.count("slot-probes") >= asked + 2)
+    assert lone.count("slot-probes") - asked <= 1 + (time.monotonic() - began) / 0.9
+    cluster_comes_back(lone)
+    eventually(lambda: lone.count("live-leases"), 0)
+    assert lone.control.call("DBSIZE") == 1
+
+
+def test_a_slot_that_is_not_served_holds_no_other_up(lone):
+    """Its ended leases are asked for ever more rarely."""
+    lone.control.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    slot = lone.control.call("CLUSTER", "KEYSLOT", "{away}")
+    for number in range(300):
+        lone.control.call("FENCELOCK.ACQUIRE", f"k{{away}}{number}", "A", 500)
+    bound = lone.open()
+    bound.call("FENCELOCK.ACQUIRE", "bound{away}", "A", LONG_MS, "EPHEMERAL")
+    bound.call("FENCELOCK.ACQUIRE", "bound", "A", LONG_MS, "EPHEMERAL")
+    lone.control.call("CLUSTER", "DELSLOTS", slot)
+    bound.close()
+    asked = lone.count("slot-probes")
+    for number in range(300):
+        lone.control.call("FENCELOCK.ACQUIRE", f"k{number}", "A", 500)
+    eventually(lambda: lone.count("live-leases"), 301)
+    # One for each lease of the served slots, and few for the other.
+    assert lone.count("slot-probes") - asked <= 301 + 1 + 10
+    assert lone.control.call("FENCELOCK.INSPECT", "bound") is None
+    assert lone.control.call("CLUSTER", "ADDSLOTS", slot) == "OK"
+    eventually(lambda: lone.count("live-leases"), 0)

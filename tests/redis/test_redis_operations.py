@@ -18,7 +18,7 @@ README = places.ROOT / "redis_fencelock" / "README.md"
 COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 COUNTERS = (
     *("grants", "busy", "waits", "wait-timeouts", "hand-overs", "undone-grants", "releases", "extensions", "late-releases"),
-    *("late-extensions", "ran-out", "maxhold-ends", "evicted-leases", "claims", "claims-stale", "writes"),
+    *("late-extensions", "ran-out", "maxhold-ends", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
     *("writes-stale", "unclaimed"),
 )
 GAUGES = ("live-leases", "waiters", "last-fence", "index-bytes")

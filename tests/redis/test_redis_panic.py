@@ -113,6 +113,7 @@ COMMANDS = {
     "on_top": ("TOP", "10"),
     "on_raise": ("RAISE", "9"),
     "on_help": ("HELP",),
+    "on_probe": ("_PROBE", "held"),
     "on_drill": ("_DRILL", "nothing"),
 }
 

@@ -83,13 +83,13 @@ fn acquire(ctx: Ctx, words: &Words) -> Reply {
         Ok(Acquired::Granted(lease)) => {
             slot.grant(&Hold { lease, owner: request.owner }, clocks)?;
             server().set_issuer(issuer);
-            bind_if_ephemeral(ctx, lease, slot.lock());
+            slot.bind_if_ephemeral(ctx.client_id());
             Ok(Answer::Integer(lease.fence.get()))
         }
         Ok(Acquired::Again(lease)) => {
             waiters::confirm(lease.fence);
             if ctx.flags() & raw::REDISMODULE_CTX_FLAGS_LUA == 0 {
-                bind_if_ephemeral(ctx, lease, slot.lock());
+                slot.bind_if_ephemeral(ctx.client_id());
             }
             Ok(Answer::Integer(lease.fence.get()))
         }
@@ -143,12 +143,6 @@ fn busy(ctx: Ctx, slot: &Slot, key: Name, request: &Request, wait: Option<Millis
     }
     server().stats.count_for(lock, Count::Busy);
     Ok(Answer::Null)
-}
-
-fn bind_if_ephemeral(ctx: Ctx, lease: Lease, lock: LockName) {
-    if lease.ephemeral {
-        server().ephemeral.borrow_mut().bind(lease.fence, ctx.client_id(), lock);
-    }
 }
 
 /// `FENCELOCK.EXTEND key owner ttl-ms [FENCE fence]`

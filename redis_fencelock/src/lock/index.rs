@@ -3,6 +3,7 @@
 //! Not a timer: see the reaper. Keys come and go behind its back, so an entry is a hint that is checked before use.
 //! Invariant: every value in the wheel carries the mark of the index.
 
+use fence::lock::bonds::Bonds;
 use fence::lock::lease::Hold;
 use fence::lock::queue::LockName;
 use fence::wheel::{Links, Nodes, Slots};
@@ -21,6 +22,53 @@ pub(crate) struct Index {
     databases: Vec<u32>,
     /// Some value lives under a name that the index does not know.
     pub has_strays: bool,
+    /// Connections and the places of the leases that end with them. What leaves the index leaves them too.
+    pub bonds: Bonds,
+    flushes: Flushes,
+}
+
+/// How many values each database has here. A flush touches none of them: those of earlier generations count no more, and
+/// are forgotten in slices.
+#[derive(Default)]
+struct Flushes {
+    databases: Vec<Database>,
+    live: usize,
+    flushed: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Database {
+    live: usize,
+    /// The first generation that was not flushed.
+    since: u32,
+}
+
+impl Flushes {
+    fn database(&mut self, known_as: u32) -> &mut Database {
+        let at = known_as as usize;
+        if at >= self.databases.len() {
+            self.databases.resize(at + 1, Database::default());
+        }
+        &mut self.databases[at]
+    }
+
+    fn is_flushed(&self, known_as: u32, generation: u32) -> bool {
+        self.databases.get(known_as as usize).is_some_and(|database| generation < database.since)
+    }
+
+    fn enter(&mut self, known_as: u32) {
+        self.database(known_as).live += 1;
+        self.live += 1;
+    }
+
+    fn leave(&mut self, known_as: u32, generation: u32) {
+        if self.is_flushed(known_as, generation) {
+            self.flushed -= 1;
+        } else {
+            self.database(known_as).live -= 1;
+            self.live -= 1;
+        }
+    }
 }
 
 /// The values in their places are the nodes of the wheel.
@@ -47,6 +95,8 @@ impl Index {
             orphans: None,
             databases: Vec::new(),
             has_strays: false,
+            bonds: Bonds::default(),
+            flushes: Flushes::default(),
         }
     }
 
@@ -69,7 +119,7 @@ impl Index {
     }
 
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.flushes.live
     }
 
     pub fn allocated(&self) -> usize {
@@ -85,6 +135,9 @@ impl Index {
         self.discard_orphans(ORPHANS_AT_ONCE);
         let db = self.known_as(db);
         let value = Value::create(&mut self.pool, hold, db, key);
+        if value.is_in_index() {
+            self.flushes.enter(db);
+        }
         self.insert_at(hold.lease.deadline_us, value);
         value
     }
@@ -132,9 +185,39 @@ impl Index {
 
     /// Lets go of a value that is not in the wheel: it may be gone after this.
     pub fn leave(&mut self, value: Value) {
+        if let Some(place) = value.place().filter(|_| value.is_in_index()) {
+            self.unbind(value);
+            self.flushes.leave(value.db(), self.pool.generation_of(place));
+        }
         if value.leave_index() {
+            Value::note_last_left();
             self.discard(value);
         }
+    }
+
+    /// Has the lease of a value end with a connection, as long as the value stays in the database of that number.
+    pub fn bind(&mut self, value: Value, client: u64, db: i32) {
+        if let Some(place) = value.place().filter(|_| value.is_in_index()) {
+            self.bonds.bind(place, client, db);
+        }
+    }
+
+    /// Lets the lease of a value alone count.
+    pub fn unbind(&mut self, value: Value) {
+        if let Some(place) = value.place().filter(|_| value.is_ephemeral()) {
+            self.bonds.unbind(place);
+        }
+    }
+
+    /// The value in a place that is bound.
+    pub fn bound(&self, place: u32) -> Value {
+        Value::at(self.pool.at(place))
+    }
+
+    /// Whether the database of a value was flushed after it had come.
+    pub fn is_flushed(&self, value: Value) -> bool {
+        self.pool.has_generations()
+            && value.place().is_some_and(|place| self.flushes.is_flushed(value.db(), self.pool.generation_of(place)))
     }
 
     /// Changes a deadline. A later one costs a store: the wheel finds out when the old time comes.
@@ -177,28 +260,42 @@ impl Index {
                 self.remove(value);
             }
             if value.leave_suspects() {
+                Value::note_last_left();
                 self.discard(value);
             }
         }
     }
 
-    /// Forgets all values of a database, or of all, after a flush.
-    pub fn forget(&mut self, db: Option<i32>) {
+    /// Has the values of a database, or of all, count no more: they are flushed.
+    pub fn flush(&mut self, db: Option<i32>) {
         self.settle_suspects();
-        let known_as = db.map(|db| self.known_as(db));
-        self.forget_where(0, usize::MAX, |value| known_as.is_none_or(|known| value.db() == known));
+        let known_as = db.map(|db| self.known_as(db) as usize);
+        let flushes = &mut self.flushes;
+        let concerned = |at: usize, database: &Database| known_as.is_none_or(|known| known == at) && database.live > 0;
+        if !flushes.databases.iter().enumerate().any(|(at, database)| concerned(at, database)) {
+            return;
+        }
+        let since = self.pool.begin_generation();
+        for (at, database) in flushes.databases.iter_mut().enumerate() {
+            if concerned(at, database) {
+                flushes.live -= database.live;
+                flushes.flushed += database.live;
+                *database = Database { live: 0, since };
+            }
+        }
+    }
+
+    /// Whether there are values that no key holds any more, besides those that leave their keys just now.
+    pub fn has_remains(&self) -> bool {
+        self.flushes.flushed > 0 || Value::left_behind() > self.suspects.len() as isize
     }
 
     /// Forgets values that no key holds any more, looking at `most` entries from `from`. Returns where to go on, and
     /// how many were forgotten.
     pub fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {
-        self.forget_where(from, most, |value| !value.is_in_keyspace())
-    }
-
-    fn forget_where(&mut self, from: usize, most: usize, gone: impl Fn(&Value) -> bool) -> (Option<usize>, usize) {
         let mut found = Vec::new();
         let next = self.visit(from, most, |value| {
-            if gone(&value) {
+            if !value.is_in_keyspace() || self.is_flushed(value) {
                 found.push(value);
             }
         });

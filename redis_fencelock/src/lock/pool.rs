@@ -2,6 +2,7 @@
 //!
 //! Not what is in them. The server's allocator rounds such sizes up by a tenth, and a list of 8-byte pointers would cost
 //! as much again. Everything here belongs to the main thread.
+//! All places of a page are of one generation, so that everything of earlier ones can be told by a number.
 //! Invariant: a place is given out to one at a time and does not move; a page with nothing in it goes back to the server.
 
 use std::alloc::{self, Layout};
@@ -39,13 +40,18 @@ pub(crate) struct Pool {
     used: usize,
     idle: usize,
     bytes: usize,
+    generation: u32,
 }
 
 struct Page {
     /// `None` while the number is not in use.
     start: Option<NonNull<u8>>,
     /// Bytes of a place.
-    size: usize,
+    size: u32,
+    /// That of all its places.
+    generation: u32,
+    /// Among the pages with a free place for this generation.
+    is_open: bool,
     used: u16,
     /// The first free place below `fresh`; each holds the number of the next.
     free: u16,
@@ -57,12 +63,16 @@ struct Page {
 }
 
 impl Page {
+    fn size(&self) -> usize {
+        self.size as usize
+    }
+
     fn is_shared(&self) -> bool {
-        self.size <= SHARED_MAX
+        self.size() <= SHARED_MAX
     }
 
     fn places(&self) -> usize {
-        if self.is_shared() { (PAGE / self.size).min(PLACES_MAX) } else { 1 }
+        if self.is_shared() { (PAGE / self.size()).min(PLACES_MAX) } else { 1 }
     }
 
     fn is_full(&self) -> bool {
@@ -70,7 +80,7 @@ impl Page {
     }
 
     fn bytes(&self) -> usize {
-        if self.is_shared() { PAGE } else { self.size }
+        if self.is_shared() { PAGE } else { self.size() }
     }
 
     fn layout(&self) -> Layout {
@@ -85,7 +95,23 @@ fn class_of(size: usize) -> usize {
 
 impl Pool {
     pub fn new() -> Pool {
-        Pool { pages: Vec::new(), unused: NIL, open: [NIL; CLASSES], used: 0, idle: 0, bytes: 0 }
+        Pool { pages: Vec::new(), unused: NIL, open: [NIL; CLASSES], used: 0, idle: 0, bytes: 0, generation: 0 }
+    }
+
+    /// Has all places that are given out from now on in pages of their own. Returns the number of the new generation.
+    pub fn begin_generation(&mut self) -> u32 {
+        self.generation += 1;
+        self.generation
+    }
+
+    /// Whether there was ever more than one generation.
+    pub fn has_generations(&self) -> bool {
+        self.generation > 0
+    }
+
+    /// The generation of a place that was given out and not released.
+    pub fn generation_of(&self, place: u32) -> u32 {
+        self.pages[(place >> PLACE_BITS) as usize].generation
     }
 
     /// How many bytes the pool has allocated.
@@ -102,11 +128,16 @@ impl Pool {
     pub fn allocate(&mut self, size: usize) -> Option<(u32, NonNull<u8>)> {
         let size = Pool::rounded(size.max(GRAIN));
         let class = class_of(size);
-        let number = match self.open[class] {
-            NIL => self.add_page(size, class)?,
-            number => number,
+        let number = loop {
+            match self.open[class] {
+                NIL => break self.add_page(size, class)?,
+                number if self.is_of_this_generation(number) => break number,
+                earlier => self.close(earlier, class),
+            }
         };
+        let generation = self.generation;
         let page = &mut self.pages[number as usize];
+        page.generation = generation;
         let start = page.start?;
         if page.used == 0 {
             self.idle -= 1;
@@ -117,9 +148,9 @@ impl Pool {
         let (place, at) = unsafe {
             if page.free == NO_PLACE {
                 page.fresh += 1;
-                (page.fresh - 1, start.add(usize::from(page.fresh - 1) * page.size))
+                (page.fresh - 1, start.add(usize::from(page.fresh - 1) * page.size()))
             } else {
-                let at = start.add(usize::from(page.free) * page.size);
+                let at = start.add(usize::from(page.free) * page.size());
                 (std::mem::replace(&mut page.free, at.cast().read()), at)
             }
         };
@@ -134,22 +165,21 @@ impl Pool {
         let page = &self.pages[(place >> PLACE_BITS) as usize];
         let start = page.start.unwrap_or_else(|| unreachable!("a place of no page"));
         // SAFETY: the place was given out, so the page is there and it is below its end.
-        unsafe { start.add((place as usize % PLACES_MAX) * page.size) }
+        unsafe { start.add((place as usize % PLACES_MAX) * page.size()) }
     }
 
     /// Takes a place back that was given out.
     pub fn release(&mut self, place: u32) {
         let (number, at) = (place >> PLACE_BITS, self.at(place));
         let page = &mut self.pages[number as usize];
-        let class = class_of(page.size);
+        let class = class_of(page.size());
         // SAFETY: the place was given out and has the size of a GRAIN at least; nobody uses it any more.
         unsafe { at.cast().write(page.free) };
         page.free = (place as usize % PLACES_MAX) as u16;
-        let was_full = page.is_full();
         page.used -= 1;
-        let is_empty = page.used == 0;
+        let (is_empty, is_open) = (page.used == 0, page.is_open);
         self.used -= 1;
-        if was_full && class != 0 {
+        if !is_open && class != 0 && self.is_of_this_generation(number) {
             self.reopen(number, class);
         }
         if is_empty {
@@ -176,7 +206,7 @@ impl Pool {
                     }
                     left -= 1;
                     // SAFETY: the place is below the end of the page.
-                    f(unsafe { start.add(place * page.size) });
+                    f(unsafe { start.add(place * page.size()) });
                     place += 1;
                 }
             }
@@ -191,7 +221,17 @@ impl Pool {
             NIL => self.pages.len() as u32,
             unused => unused,
         };
-        let mut page = Page { start: None, size, used: 0, free: NO_PLACE, fresh: 0, prev: NIL, next: NIL };
+        let mut page = Page {
+            start: None,
+            size: u32::try_from(size).ok()?,
+            generation: self.generation,
+            is_open: false,
+            used: 0,
+            free: NO_PLACE,
+            fresh: 0,
+            prev: NIL,
+            next: NIL,
+        };
         // SAFETY: the size is not 0.
         page.start = NonNull::new(unsafe { alloc::alloc(page.layout()) });
         if page.start.is_none() {
@@ -229,17 +269,23 @@ impl Pool {
         for number in 0..self.pages.len() {
             let page = &self.pages[number];
             if page.start.is_some() {
-                self.remove_page(number as u32, class_of(page.size));
+                self.remove_page(number as u32, class_of(page.size()));
             }
         }
         (self.pages, self.unused) = (Vec::new(), NIL);
+    }
+
+    /// Whether a place of the page may be given out now: a page with nothing in it belongs to all generations.
+    fn is_of_this_generation(&self, number: u32) -> bool {
+        let page = &self.pages[number as usize];
+        page.used == 0 || page.generation == self.generation
     }
 
     /// Puts a page in front of those with a free place.
     fn reopen(&mut self, number: u32, class: usize) {
         let next = std::mem::replace(&mut self.open[class], number);
         let page = &mut self.pages[number as usize];
-        (page.prev, page.next) = (NIL, next);
+        (page.prev, page.next, page.is_open) = (NIL, next, true);
         if next != NIL {
             self.pages[next as usize].prev = number;
         }
@@ -247,10 +293,11 @@ impl Pool {
 
     /// Takes a page out of those with a free place.
     fn close(&mut self, number: u32, class: usize) {
-        if class == 0 {
+        let page = &mut self.pages[number as usize];
+        if !std::mem::take(&mut page.is_open) {
             return;
         }
-        let Page { prev, next, .. } = self.pages[number as usize];
+        let Page { prev, next, .. } = *page;
         match prev {
             NIL => self.open[class] = next,
             prev => self.pages[prev as usize].next = next,
@@ -313,6 +360,21 @@ mod tests {
             assert_eq!(take(&mut pool, 80).0, first);
             pool.release(first);
         }
+        assert_eq!(pool.allocated(), bytes);
+    }
+
+    #[test]
+    fn a_new_generation_shares_no_page_with_an_earlier_one_and_uses_its_empty_pages_again() {
+        let mut pool = Pool::new();
+        let earlier: Vec<u32> = (0..250).map(|_| take(&mut pool, 80).0).collect();
+        assert_eq!(pool.begin_generation(), 1);
+        pool.release(earlier[0]);
+        let later: Vec<u32> = (0..250).map(|_| take(&mut pool, 80).0).collect();
+        assert!(earlier[1..].iter().all(|&place| pool.generation_of(place) == 0));
+        assert!(later.iter().all(|&place| pool.generation_of(place) == 1));
+        let bytes = pool.allocated();
+        earlier[1..].iter().for_each(|&place| pool.release(place));
+        (0..200).for_each(|_| _ = take(&mut pool, 80));
         assert_eq!(pool.allocated(), bytes);
     }
 

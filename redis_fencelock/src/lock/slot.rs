@@ -153,6 +153,13 @@ impl Slot {
         Ok(())
     }
 
+    /// Has the lease that is there end with a connection, if it was asked for.
+    pub fn bind_if_ephemeral(&self, client: u64) {
+        if let Some(value) = self.value.filter(Value::is_ephemeral) {
+            server().index.borrow_mut().bind(value, client, self.lock.db);
+        }
+    }
+
     /// Stores the hold that is there with another deadline.
     pub fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
         let Some(value) = self.value else { return Ok(()) };
@@ -275,9 +282,6 @@ impl Slot {
         let lease = value.lease();
         self.note_run_out(now_us);
         server().stats.held(self.lock(), lease.held_us(now_us));
-        if lease.ephemeral {
-            server().ephemeral.borrow_mut().unbind(lease.fence);
-        }
     }
 
     fn arrival(&self) -> Arrival<'static> {

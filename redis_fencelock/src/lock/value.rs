@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use fence::Fence;
 use fence::lock::codec::{self, ENCODED_MAX, Notes};
@@ -171,7 +171,12 @@ impl Value {
 
     /// The number under which the index knows the database.
     pub fn db(&self) -> u32 {
-        self.layout().db
+        if self.has(HAS_DB) { self.layout().db } else { 0 }
+    }
+
+    /// Whether the lease may end with a connection.
+    pub fn is_ephemeral(&self) -> bool {
+        self.has(EPHEMERAL)
     }
 
     pub fn deadline_us(&self) -> u64 {
@@ -230,13 +235,36 @@ impl Value {
 
     /// The keyspace uses the value no more: it may be gone after this. On any thread.
     pub fn leave_keyspace(self) {
-        if !self.let_go(IN_KEYSPACE) {
-            return;
+        let index = is_main_thread().then(|| server().index.try_borrow_mut().ok()).flatten();
+        let Some(mut index) = index else { return self.leave_keyspace_alone() };
+        // Dropped without a word, as by RESTORE. What was flushed is forgotten in slices.
+        if self.is_in_wheel() && !self.has(IN_SUSPECTS) && !index.is_flushed(self) {
+            index.remove(self);
         }
-        match is_main_thread().then(|| server().index.try_borrow_mut()) {
-            Some(Ok(mut index)) => index.discard(self),
-            _ => self.push_orphan(),
+        if self.let_go(IN_KEYSPACE) {
+            index.discard(self);
+        } else {
+            LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The same where the index cannot be reached: it is left to the next sweep.
+    fn leave_keyspace_alone(self) {
+        if self.let_go(IN_KEYSPACE) {
+            self.push_orphan();
+        } else {
+            LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many values have left the keyspace that the module still uses.
+    pub fn left_behind() -> isize {
+        LEFT_BEHIND.load(Ordering::Relaxed)
+    }
+
+    /// One of them is used no more.
+    pub fn note_last_left() {
+        LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Leaves a value that nobody uses to the main thread.
@@ -388,6 +416,9 @@ impl Lengths {
 
 /// Values that nobody uses, and whose places only the main thread may give back.
 static ORPHANS: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
+
+/// See `Value::left_behind`. The other thread counts after it has let go, so it may be below 0 for a moment.
+static LEFT_BEHIND: AtomicIsize = AtomicIsize::new(0);
 
 static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
 

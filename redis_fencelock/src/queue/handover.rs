@@ -81,9 +81,7 @@ fn serve(slot: &mut Slot, lock: LockName) -> Result<bool, NotPropagated> {
     slot.grant(&Hold { lease, owner: &waiter.owner }, clocks)?;
     server.set_issuer(issuer);
     server.queues.borrow_mut().leave(ticket);
-    if lease.ephemeral {
-        server.ephemeral.borrow_mut().bind(lease.fence, waiter.client, lock);
-    }
+    slot.bind_if_ephemeral(waiter.client);
     server.stats.count_for(lock, Count::HandOvers);
     server.stats.waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
     waiter.granted(lease.fence);

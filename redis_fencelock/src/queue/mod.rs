@@ -2,6 +2,5 @@
 //!
 //! Not the order of the queue, which is `fence::lock::queue`.
 
-pub mod ephemeral;
 pub mod handover;
 pub mod waiters;

@@ -17,10 +17,9 @@ use redis_module::raw;
 use crate::cluster;
 use crate::config;
 use crate::counters::Count;
-use crate::ffi::{Ctx, NotPropagated, OwnName, api, callback};
+use crate::ffi::{Ctx, Name, NotPropagated, OwnName, api, callback};
 use crate::lock::slot::Slot;
 use crate::lock::value::Value;
-use crate::queue::ephemeral::Bound;
 use crate::queue::handover;
 use crate::queue::waiters::{self, Waiter};
 use crate::replication::{self, FLOOR};
@@ -31,20 +30,19 @@ use crate::timer::scan::Walk;
 const SLICE_US: u64 = 1_000;
 /// Entries handled between two looks at the clock.
 const BATCH: usize = 64;
-/// Entries looked at in one slice of a sweep, which only reads memory.
-const SWEEP_SLICE: usize = 5_000;
+/// Places that a sweep looks at between two looks at the clock.
+const SWEEP_BATCH: usize = 500;
 /// How long to wait while writes may not be replicated, as in a fail-over.
 const PAUSED_RETRY_MS: u64 = 10;
 /// How long a walk over the keyspace rests between slices: it is in no hurry.
 const WALK_REST_MS: u64 = 10;
-/// Passes of a sweep that may find nothing before it is over: the other thread may not have begun.
-const SWEEP_PATIENCE: u8 = 2;
 /// How long a lock stays whose slot this server does not serve, before it is looked at again.
 const NOT_SERVED_RETRY_US: u64 = 1_000_000;
+const RETRY_MS: u64 = NOT_SERVED_RETRY_US / 1_000;
 /// The longest timer, a day: one may always be early.
 const LONGEST_TIMER_MS: u64 = 24 * 3_600 * 1_000;
-/// How long a sweep rests before it looks again: keys are freed on another thread.
-const SWEEP_REST_MS: u64 = 1_000;
+/// How long a sweep that has found nothing rests before it looks again: keys are freed on another thread.
+const SWEEP_REST_MS: u64 = 100;
 /// How late the timer may be before the cron takes over: the server's timers follow the wall clock, which may step back.
 const LATE_US: u64 = 50_000;
 
@@ -52,7 +50,7 @@ const LATE_US: u64 = 50_000;
 #[derive(Default)]
 pub(crate) struct Reaper {
     armed: Cell<Option<Armed>>,
-    sweep: Cell<Option<Sweep>>,
+    sweep: Cell<Sweep>,
     walk: RefCell<Option<Walk>>,
     /// Replicas are to be sent the clock.
     clock_due: Cell<bool>,
@@ -60,6 +58,11 @@ pub(crate) struct Reaper {
     restored: RefCell<VecDeque<(i32, Box<[u8]>)>>,
     /// When to go on with them.
     restored_due_us: Cell<u64>,
+
+    /// When to try again to end the leases of closed connections whose end was put off, and where to go on with that.
+    put_off_due_us: Cell<Option<u64>>,
+    put_off_from: Cell<u32>,
+    put_off_next_us: Cell<Option<u64>>,
     /// When the walk goes on.
     walk_due_us: Cell<u64>,
     /// The last issued fence is to be sent into the append-only file.
@@ -84,13 +87,11 @@ struct Armed {
 }
 
 /// A pass over the index for values that no key holds any more.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Sweep {
     from: usize,
     due_us: u64,
     forgotten: usize,
-    /// Passes left that may find nothing before the sweep is over.
-    patience: u8,
 }
 
 /// Wakes the reaper at `due_us` or before.
@@ -121,7 +122,10 @@ fn arm_in(after_ms: u64) {
 /// Called by the server's cron: takes over from a timer that is late because the wall clock stepped back.
 pub(crate) fn check_timer() {
     let reaper = &server().reaper;
-    if reaper.settings_due.get() || server().index.borrow().has_orphans() {
+    let index = server().index.borrow();
+    let is_due = reaper.settings_due.get() || index.has_orphans() || index.has_remains();
+    drop(index);
+    if is_due {
         arm_now();
     }
     let Some(armed) = reaper.armed.get() else { return };
@@ -130,13 +134,6 @@ pub(crate) fn check_timer() {
         reaper.armed.set(None);
         arm_now();
     }
-}
-
-/// Looks for values that were freed without a word, as after a flush on another thread.
-pub(crate) fn start_sweep() {
-    let due_us = server().steady_us() + SWEEP_REST_MS * 1_000;
-    server().reaper.sweep.set(Some(Sweep { from: 0, due_us, forgotten: 0, patience: SWEEP_PATIENCE }));
-    arm(due_us);
 }
 
 /// Has the settings of the server looked at by the next cron. No timer is made for it: it is called when the module is
@@ -227,7 +224,15 @@ fn write(ctx: Ctx) {
         handover::look(ctx, LockName { db, name: &name });
         true
     });
+    let down_until = || {
+        let refusals = server.refusals.borrow();
+        if server.in_cluster.get() { refusals.down_until(server.steady_us()) } else { None }
+    };
     for_a_slice(|budget| {
+        // A lease that has ended is free, whether or not its entry is still there.
+        if down_until().is_some() {
+            return false;
+        }
         let Some(value) = server.index.borrow_mut().pop(server.steady_us(), budget) else { return false };
         match retire(ctx, value) {
             Retired::Done => server.index.borrow_mut().leave(value),
@@ -236,7 +241,7 @@ fn write(ctx: Ctx) {
         true
     });
     arm_next(server.queues.borrow().next_look_us());
-    arm_next(server.index.borrow().next_us());
+    arm_next(down_until().or_else(|| server.index.borrow().next_us()));
 }
 
 /// Repeats `step` until it finds nothing to do or the slice is over. A step also ends when its budget is used up.
@@ -292,56 +297,157 @@ fn send_restored(ctx: Ctx) {
 
 /// Takes back what was granted to clients that were gone before they could be told.
 fn undo_grants(ctx: Ctx) {
+    let mut kept = Vec::new();
     for (waiter, granted) in server().unanswered.take() {
-        if let Some(fence) = granted {
-            undo_grant(ctx, &waiter, fence);
+        if let Some(fence) = granted
+            && !undo_grant(ctx, &waiter, fence)
+        {
+            kept.push((waiter, granted));
         }
+    }
+    if !kept.is_empty() {
+        arm_in(RETRY_MS);
+        server().unanswered.borrow_mut().extend(kept);
     }
 }
 
-fn undo_grant(ctx: Ctx, waiter: &Waiter, fence: Fence) {
+/// Takes a grant back; false when that is to be tried again.
+fn undo_grant(ctx: Ctx, waiter: &Waiter, fence: Fence) -> bool {
     let lock = LockName { db: waiter.db, name: &waiter.name };
     let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
-    with_slot(ctx, lock, |slot| {
-        let now_us = server().steady_us();
-        // What cannot be propagated ends at its deadline.
-        if lease::release(slot.hold(), caller, now_us).is_ok() && handover::pass_on(slot, lock, now_us).is_ok() {
+    let now_us = server().steady_us();
+    let undo = |slot: &mut Slot| {
+        if lease::release(slot.hold(), caller, now_us).is_err() {
+            return true;
+        }
+        let done = handover::pass_on(slot, lock, now_us).is_ok();
+        if done {
             server().stats.count(Count::Undone);
         }
-    });
+        done
+    };
+    with_slot(ctx, lock, undo).unwrap_or_else(|_| {
+        // The hold stays here until it is undone, or until its slot has left and the server deletes the key.
+        let name = OwnName::new(lock.name);
+        !ctx.select_db(lock.db)
+            || Slot::look(ctx, name.0).ok().flatten().is_none_or(|value| value.lease().fence != fence)
+    })
 }
 
 /// Ends the leases whose connection has closed. They run out, so their delay applies.
 fn end_ephemeral(ctx: Ctx) {
     let server = server();
-    let closed = std::mem::take(&mut server.ephemeral.borrow_mut().closed);
-    for bound in closed {
-        let lock = LockName { db: bound.db, name: &bound.name };
-        with_slot(ctx, lock, |slot| {
-            let clocks = server.clocks();
-            let live = slot.lease().filter(|lease| lease.is_live_hold_of(bound.fence, clocks.steady_us));
-            if let Some(lease) = live
-                && slot.set_deadline(lease.run_out(clocks.steady_us), clocks).is_err()
-            {
-                server.ephemeral.borrow_mut().closed.push(bound_again(lock, lease.fence));
-                arm(clocks.steady_us + NOT_SERVED_RETRY_US);
+    let mut is_down = false;
+    for_a_slice(|budget| {
+        if is_down || *budget == 0 {
+            return false;
+        }
+        let Some((place, db)) = server.index.borrow_mut().bonds.next_closed() else { return false };
+        *budget -= 1;
+        match end_bound(ctx, place, db) {
+            Ok(()) => server.index.borrow_mut().bonds.unbind(place),
+            Err(retry_us) if server.refusals.borrow().down_until(server.steady_us()).is_some() => {
+                is_down = true;
+                arm(retry_us);
             }
-        });
+            Err(retry_us) => {
+                server.index.borrow_mut().bonds.put_off(place);
+                put_off_until(retry_us);
+            }
+        }
+        true
+    });
+    if !is_down && server.index.borrow_mut().bonds.next_closed().is_some() {
+        arm_now();
+    }
+    end_put_off(ctx);
+}
+
+fn put_off_until(retry_us: u64) {
+    let reaper = &server().reaper;
+    let due_us = reaper.put_off_due_us.get().filter(|&due_us| due_us <= retry_us).unwrap_or(retry_us);
+    reaper.put_off_due_us.set(Some(due_us));
+    arm(due_us);
+}
+
+/// Tries again to end those leases of closed connections whose end was put off.
+fn end_put_off(ctx: Ctx) {
+    let server = server();
+    let reaper = &server.reaper;
+    let Some(due_us) = reaper.put_off_due_us.get() else { return };
+    if server.steady_us() < due_us {
+        return arm(due_us);
+    }
+    let mut from = Some(reaper.put_off_from.get());
+    for_a_slice(|budget| {
+        let Some(start) = from.filter(|_| *budget > 0) else { return false };
+        *budget -= 1;
+        let next = server.index.borrow().bonds.next_put_off(start);
+        from = next.map(|(place, _)| place + 1);
+        if let Some((place, db)) = next {
+            match end_bound(ctx, place, db) {
+                Ok(()) => server.index.borrow_mut().bonds.unbind(place),
+                Err(retry_us) => {
+                    let earliest = reaper.put_off_next_us.get().map_or(retry_us, |next_us| next_us.min(retry_us));
+                    reaper.put_off_next_us.set(Some(earliest));
+                }
+            }
+        }
+        true
+    });
+    reaper.put_off_from.set(from.unwrap_or(0));
+    if from.is_some() {
+        return arm_now();
+    }
+    reaper.put_off_due_us.set(reaper.put_off_next_us.take());
+    arm_next(reaper.put_off_due_us.get());
+}
+
+/// Ends the lease in a place, bound in a database, unless it has ended or moved. The error is when to try again.
+fn end_bound(ctx: Ctx, place: u32, db: i32) -> Result<(), u64> {
+    let server = server();
+    let (value, is_here) = {
+        let index = server.index.borrow();
+        let value = index.bound(place);
+        (value, value.is_in_keyspace() && !index.is_flushed(value) && index.database(value.db()) == db)
+    };
+    let clocks = server.clocks();
+    let lease = value.lease();
+    if !is_here || !lease.is_live(clocks.steady_us) {
+        return Ok(());
+    }
+    let name = OwnName::new(value.key());
+    if !ctx.select_db(db) {
+        return Ok(());
+    }
+    await_served(ctx, name.0, clocks.steady_us)?;
+    match Slot::open(ctx, name.0) {
+        Ok(slot) if slot.holds(value) => slot
+            .set_deadline(lease.run_out(clocks.steady_us), clocks)
+            .map_err(|NotPropagated| clocks.steady_us + NOT_SERVED_RETRY_US),
+        _ => Ok(()),
     }
 }
 
-fn bound_again(lock: LockName, fence: Fence) -> Bound {
-    Bound { fence, db: lock.db, name: lock.name.into() }
+/// Asks whether a key is served. The error is when to ask again.
+fn await_served(ctx: Ctx, name: Name, now_us: u64) -> Result<(), u64> {
+    match cluster::served_or_wait(ctx, name, now_us)? {
+        Served::Here => Ok(()),
+        Served::Elsewhere | Served::Down => {
+            let until = server().refusals.borrow().until(name.bytes(), now_us);
+            Err(until.unwrap_or(now_us + NOT_SERVED_RETRY_US))
+        }
+    }
 }
 
-fn with_slot(ctx: Ctx, lock: LockName, act: impl FnOnce(&mut Slot)) {
+/// Runs `act` on a lock that this server serves and that is of the type. The error is when to ask again.
+fn with_slot(ctx: Ctx, lock: LockName, act: impl FnOnce(&mut Slot) -> bool) -> Result<bool, u64> {
     let name = OwnName::new(lock.name);
-    if !ctx.select_db(lock.db) || cluster::served(ctx, name.0) != Served::Here {
-        return;
+    if !ctx.select_db(lock.db) {
+        return Ok(true);
     }
-    if let Ok(mut slot) = Slot::open(ctx, name.0) {
-        act(&mut slot);
-    }
+    await_served(ctx, name.0, server().steady_us())?;
+    Ok(Slot::open(ctx, name.0).map_or(true, |mut slot| act(&mut slot)))
 }
 
 enum Retired {
@@ -365,7 +471,7 @@ fn discard_orphans() {
 /// Removes a lock whose time has come, if its key still holds it, or hands it on.
 fn retire(ctx: Ctx, value: Value) -> Retired {
     let server = server();
-    if !value.is_in_keyspace() {
+    if !value.is_in_keyspace() || server.index.borrow().is_flushed(value) {
         return Retired::Done;
     }
     let now_us = server.steady_us();
@@ -378,10 +484,8 @@ fn retire(ctx: Ctx, value: Value) -> Retired {
     if !ctx.select_db(db) {
         return Retired::Later(now_us + NOT_SERVED_RETRY_US);
     }
-    match cluster::served_or_wait(ctx, name.0, now_us) {
-        Ok(Served::Here) => {}
-        Ok(Served::Elsewhere | Served::Down) => return Retired::Later(now_us + NOT_SERVED_RETRY_US),
-        Err(until_us) => return Retired::Later(until_us),
+    if let Err(retry_us) = await_served(ctx, name.0, now_us) {
+        return Retired::Later(retry_us);
     }
     let Some(mut slot) = Slot::open(ctx, name.0).ok().filter(|slot| slot.holds(value)) else {
         server.index.borrow_mut().has_strays = true;
@@ -398,24 +502,35 @@ fn retire(ctx: Ctx, value: Value) -> Retired {
     }
 }
 
+/// Forgets values that no key holds any more: those of flushed databases, and those that another thread has freed.
 fn sweep() {
-    let reaper = &server().reaper;
-    let Some(mut sweep) = reaper.sweep.get() else { return };
-    let now_us = server().steady_us();
-    if now_us < sweep.due_us {
-        return arm(sweep.due_us);
+    let server = server();
+    let reaper = &server.reaper;
+    if !server.index.borrow().has_remains() {
+        return;
     }
-    let (next, forgotten) = server().index.borrow_mut().sweep(sweep.from, SWEEP_SLICE);
-    sweep.forgotten += forgotten;
-    sweep.from = next.unwrap_or(0);
-    if next.is_none() {
-        sweep.patience = if sweep.forgotten > 0 { SWEEP_PATIENCE } else { sweep.patience - 1 };
-        sweep.forgotten = 0;
-        sweep.due_us = now_us + SWEEP_REST_MS * 1_000;
+    let Sweep { mut from, due_us, mut forgotten } = reaper.sweep.get();
+    let now_us = server.steady_us();
+    if now_us < due_us {
+        return arm(due_us);
     }
-    reaper.sweep.set((sweep.patience > 0).then_some(sweep));
-    if sweep.patience > 0 {
-        arm(sweep.due_us);
+    let mut is_over = false;
+    for_a_slice(|budget| {
+        if is_over || *budget == 0 {
+            return false;
+        }
+        let (next, found) = server.index.borrow_mut().sweep(from, SWEEP_BATCH);
+        forgotten += found;
+        is_over = next.is_none();
+        from = next.unwrap_or(0);
+        *budget = if is_over { *budget } else { 0 };
+        !is_over
+    });
+    // The other thread may not have come far: a pass that has found nothing is not repeated at once.
+    let rest_us = if is_over && forgotten == 0 { SWEEP_REST_MS * 1_000 } else { 0 };
+    reaper.sweep.set(Sweep { from, due_us: now_us + rest_us, forgotten: if is_over { 0 } else { forgotten } });
+    if server.index.borrow().has_remains() {
+        arm(now_us + rest_us);
     }
 }
 
