@@ -212,6 +212,65 @@ def test_entries_are_bounded_and_the_rest_is_counted_together(db):
     assert db.execute("SELECT count(*) FROM pg_stat_fence").fetchone() == (1,)
 
 
+TABLES = "SELECT count(*) FILTER (WHERE kind = 'table'), sum(claims)::int FROM pg_stat_fence"
+
+
+def test_temporary_tables_are_counted_together(db):
+    """There can be thousands, each of one session."""
+    db.execute("""DO $$ BEGIN FOR n IN 1..1100 LOOP
+        EXECUTE format('CREATE TEMP TABLE temp_%s (id int PRIMARY KEY, fence bigint) ON COMMIT DROP', n);
+        EXECUTE format('INSERT INTO temp_%s VALUES (1, 0)', n);
+        PERFORM fenced_claim_json(format('temp_%s', n)::regclass, 1, 5); END LOOP; END $$""")
+    assert db.execute(TABLES).fetchone() == (0, 1100)
+    db.execute(CLAIM, (5,))
+    assert counts(db) == {**NONE, "claims": 1}
+
+
+def test_entries_of_dropped_tables_are_given_back(db):
+    make = """DO $$ BEGIN FOR n IN 1..1200 LOOP
+        EXECUTE format('CREATE TABLE many_%s (id int PRIMARY KEY, fence bigint)', n);
+        EXECUTE format('INSERT INTO many_%s VALUES (1, 0)', n);
+        PERFORM fenced_claim_json(format('many_%s', n)::regclass, 1, 5);
+        EXECUTE format('DROP TABLE many_%s', n); END LOOP; END $$"""
+    db.execute(make)
+    others = "SELECT coalesce(sum(claims), 0)::int FROM pg_stat_fence WHERE kind = 'other tables'"
+
+    def a_new_table_has_an_entry():
+        db.execute("DROP TABLE IF EXISTS newest; CREATE TABLE newest (id int PRIMARY KEY, fence bigint); INSERT INTO newest VALUES (1, 0)")
+        db.execute("SELECT * FROM fenced_claim(NULL::newest, 1, 5)")
+        return counts(db, "newest")
+
+    # A session looks for them once a second at most.
+    eventually(a_new_table_has_an_entry, {**NONE, "claims": 1})
+    before = db.execute(others).fetchone()
+    for number in range(20):
+        db.execute(f"CREATE TABLE later_{number} (id int PRIMARY KEY, fence bigint); INSERT INTO later_{number} VALUES (1, 0)")
+        db.execute(f"SELECT * FROM fenced_claim(NULL::later_{number}, 1, 5)")
+        assert counts(db, f"later_{number}") == {**NONE, "claims": 1}
+    assert db.execute(others).fetchone() == before
+
+
+def test_a_call_does_not_fail_because_it_cannot_be_counted(pg, make_pg):
+    """The server can make no more shared memory, as when its file system is full."""
+    server = make_pg(settings={"dynamic_shared_memory_type": "mmap"})
+    folder = server.data_dir / "pg_dynshmem"
+    server.psql("CREATE EXTENSION pg_fence; CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint); INSERT INTO t VALUES (1, 0, 0)")
+    folder.chmod(0o500)
+    try:
+        with psycopg.connect(server.url(), autocommit=True) as one:
+            calls = "SELECT fenced_claim_json('t', 1, 5)->>'fence', fenced_update('t', 1, 5, '{\"v\": 1}'), fenced_update('t', 1, 5, '{\"v\": 2}')"
+            assert one.execute(calls).fetchone() == ("5", True, True)
+            one.execute("BEGIN; SAVEPOINT s")
+            assert one.execute("SELECT fenced_guard('r', 5)").fetchone() == (5,)
+            one.execute("ROLLBACK TO s; COMMIT")
+            refused(one, "LF002", "SELECT fenced_update('t', 1, 6, '{\"v\": 1}')")
+            assert one.execute("TABLE t").fetchall() == [(1, 2, 5)]
+        if pg.major >= 17:
+            assert server.log().count("cannot have its shared memory") == 1
+    finally:
+        folder.chmod(0o700)
+
+
 def test_each_database_sees_and_resets_its_own(db, session):
     other = session("other")
     other.execute("SELECT pg_stat_fence_reset(); DO $$ BEGIN PERFORM fenced_guard('same name', 5); END $$; DO $$ BEGIN PERFORM fenced_guard('same name', 5); END $$")

@@ -865,6 +865,68 @@ unsafe fn release_descriptor(descriptor: pg_sys::TupleDesc) {
     }
 }
 
+/// Whether a table is a temporary one.
+pub fn is_temporary(table: Oid) -> bool {
+    // SAFETY: it looks the table up; one that is gone is permanent.
+    (unsafe { pg_sys::get_rel_persistence(table) }) as u8 == pg_sys::RELPERSISTENCE_TEMP
+}
+
+/// Whether there is a relation with this oid.
+pub fn relation_exists(relation: Oid) -> bool {
+    is_in_cache(pg_sys::SysCacheIdentifier::RELOID as i32, relation)
+}
+
+/// Whether there is a database with this oid.
+pub fn database_exists(database: u32) -> bool {
+    is_in_cache(pg_sys::SysCacheIdentifier::DATABASEOID as i32, Oid::from(database))
+}
+
+fn is_in_cache(cache: i32, oid: Oid) -> bool {
+    let no_key = Datum::null();
+    // SAFETY: the key of both caches is an oid alone.
+    unsafe { pg_sys::SearchSysCacheExists(cache as _, Datum::from(oid), no_key, no_key, no_key) }
+}
+
+/// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end of
+/// the session pass through.
+pub fn unless_refused<T>(act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe) -> Option<T> {
+    use pgrx::PgSqlErrorCode::{ERRCODE_ADMIN_SHUTDOWN, ERRCODE_CRASH_SHUTDOWN, ERRCODE_QUERY_CANCELED};
+    // SAFETY: a savepoint is begun and ended around the call, on either way out; context and owner are those of before.
+    unsafe {
+        if pg_sys::IsInParallelMode() {
+            return None;
+        }
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        let back = move || {
+            pg_sys::MemoryContextSwitchTo(context);
+            pg_sys::CurrentResourceOwner = owner;
+        };
+        pgrx::PgTryBuilder::new(|| {
+            let answer = act();
+            pg_sys::ReleaseCurrentSubTransaction();
+            Some(answer)
+        })
+        .catch_others(|cause| {
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            back();
+            let code = match &cause {
+                pg_sys::panic::CaughtError::PostgresError(report) => Some(report.sql_error_code()),
+                _ => None,
+            };
+            match code {
+                Some(ERRCODE_QUERY_CANCELED | ERRCODE_ADMIN_SHUTDOWN | ERRCODE_CRASH_SHUTDOWN) | None => {
+                    cause.rethrow()
+                }
+                Some(_) => None,
+            }
+        })
+        .finally(back)
+        .execute()
+    }
+}
+
 /// Writes a line to the server's log.
 pub fn log_line(message: Vec<u8>) {
     report_line(pg_sys::LOG as i32, message, None);

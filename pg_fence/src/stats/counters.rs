@@ -4,7 +4,9 @@
 //! the first count, which it can from version 17 on. Invariants: an entry whose state is `NAMED` keeps its key until it
 //! is freed; all zeros is an empty table.
 
-use crate::server::MainThread;
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+use crate::server::text::text;
+use crate::server::{self, MainThread};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::Cell;
@@ -20,6 +22,13 @@ const MAX_PROBES: usize = 64;
 pub const MAX_NAME_BYTES: usize = 128;
 /// Another writer holds an entry for some ten instructions. One that does not let go is passed over.
 const MAX_SPINS: usize = 10_000;
+
+/// A key that is not among so many entries makes the caller give back the entries of what is gone, if it has rested.
+const CROWDED_PROBES: usize = 8;
+/// How long a session rests between two such times: it looks at every entry of its database.
+const RETURN_REST_US: i64 = 1_000_000;
+/// How long a session rests after the memory could not be had.
+const ATTACH_REST_US: i64 = 60_000_000;
 
 /// The number is that of the layout below. Sessions of another library version get a segment of their own.
 const SEGMENT: &CStr = c"pg_fence counters 1";
@@ -140,10 +149,10 @@ pub fn are_there() -> bool {
     shared().is_some()
 }
 
-/// Counts one call. `name` is asked when an entry is made.
-pub fn count(kind: Kind, key: Key, counter: Counter, stale: Option<Stale>, name: impl FnOnce() -> Vec<u8>) {
+/// Counts one call. `subject` is asked when the key has no entry yet.
+pub fn count(kind: Kind, key: Key, counter: Counter, stale: Option<Stale>, subject: &impl Named) {
     let Some(shared) = shared() else { return };
-    let entry = shared.of(kind).entry(key, name);
+    let entry = shared.of(kind).entry(key, subject);
     entry.counts[counter as usize].fetch_add(1, Relaxed);
     if let Some(stale) = stale {
         entry.set_stale(stale);
@@ -163,11 +172,17 @@ pub fn reset(database: u32) {
     let Some(shared) = shared() else { return };
     for entries in [&shared.tables, &shared.guards] {
         entries.others.clear();
-        for entry in entries.named.iter().filter(|entry| entry.is_of(database)) {
-            entry.clear();
-            entry.state.store(FREED, Release);
-        }
+        entries.named.iter().filter(|entry| entry.is_of(database)).for_each(Entry::free);
     }
+}
+
+/// What the caller knows of the subjects of entries.
+pub trait Named {
+    /// The name of a new entry; `None` where it shall have none, and is counted with the others.
+    fn name(&self) -> Option<Vec<u8>>;
+
+    /// Whether what this key counts can never be counted again: its table or its database has been dropped.
+    fn is_gone(&self, key: Key) -> bool;
 }
 
 impl Shared {
@@ -181,28 +196,71 @@ impl Shared {
 
 impl Entries {
     /// The entry of a key, made if there is none. Two that are made at the same moment are added up when they are read.
-    fn entry(&self, key: Key, name: impl FnOnce() -> Vec<u8>) -> &Entry {
-        let first = key.place();
-        let probes = || (0..MAX_PROBES).map(|n| &self.named[(first + n) % ENTRIES]);
-        let mut free = None;
-        for entry in probes() {
-            match entry.settled_state() {
-                NAMED if entry.is(key) => return entry,
-                FREED => free = free.or(Some(entry)),
-                FREE => {
-                    free = free.or(Some(entry));
-                    break;
-                }
-                _ => {}
-            }
+    fn entry(&self, key: Key, subject: &impl Named) -> &Entry {
+        let mut place = self.place_of(key);
+        if let Some(entry) = place.found {
+            return entry;
         }
-        match free {
-            Some(entry) if entry.name(key, name) => entry,
+        let Some(name) = subject.name() else { return &self.others };
+        if place.passed >= CROWDED_PROBES && has_rested(&RETURNED_AT, RETURN_REST_US) {
+            self.give_back(|key| subject.is_gone(key));
+            place = self.place_of(key);
+        }
+        match place.free {
+            Some(entry) if entry.name(key, &name) => entry,
             // Another process has just taken it, and perhaps for the same key.
-            Some(_) => probes().find(|entry| entry.settled_state() == NAMED && entry.is(key)).unwrap_or(&self.others),
+            Some(_) => self.place_of(key).found.unwrap_or(&self.others),
             None => &self.others,
         }
     }
+
+    fn place_of(&self, key: Key) -> Place<'_> {
+        let first = key.place();
+        let mut place = Place { found: None, free: None, passed: 0 };
+        for entry in (0..MAX_PROBES).map(|n| &self.named[(first + n) % ENTRIES]) {
+            match entry.settled_state() {
+                NAMED if entry.is(key) => {
+                    place.found = Some(entry);
+                    return place;
+                }
+                FREED => place.free = place.free.or(Some(entry)),
+                FREE => {
+                    place.free = place.free.or(Some(entry));
+                    return place;
+                }
+                _ => place.passed += 1,
+            }
+        }
+        place
+    }
+
+    /// Frees the entries of what is gone.
+    fn give_back(&self, is_gone: impl Fn(Key) -> bool) {
+        let named = self.named.iter().filter(|entry| entry.settled_state() == NAMED);
+        named.filter(|entry| is_gone(entry.key())).for_each(Entry::free);
+    }
+}
+
+/// Where a key is, or could be.
+struct Place<'a> {
+    found: Option<&'a Entry>,
+    free: Option<&'a Entry>,
+    /// How many entries of others were looked at.
+    passed: usize,
+}
+
+/// When this session gave entries back, and when it failed to have the memory; in the server's own time.
+static RETURNED_AT: MainThread<Cell<i64>> = MainThread(Cell::new(i64::MIN));
+static FAILED_AT: MainThread<Cell<i64>> = MainThread(Cell::new(i64::MIN));
+
+/// Whether so much time has passed since this was last so.
+fn has_rested(last: &Cell<i64>, rest_us: i64) -> bool {
+    let now = server::now();
+    let rested = now.saturating_sub(last.get()) >= rest_us;
+    if rested {
+        last.set(now);
+    }
+    rested
 }
 
 impl Key {
@@ -233,8 +291,16 @@ impl Entry {
         BEING_NAMED
     }
 
-    fn name(&self, key: Key, name: impl FnOnce() -> Vec<u8>) -> bool {
-        let name = name();
+    fn key(&self) -> Key {
+        Key { database: self.database.load(Relaxed), object: self.object.load(Relaxed) }
+    }
+
+    fn free(&self) {
+        self.clear();
+        self.state.store(FREED, Release);
+    }
+
+    fn name(&self, key: Key, name: &[u8]) -> bool {
         let take = |from| self.state.compare_exchange(from, BEING_NAMED, Acquire, Relaxed).is_ok();
         if !take(FREE) && !take(FREED) {
             return false;
@@ -273,7 +339,7 @@ impl Entry {
             stored: self.stale_stored.load(Relaxed),
         });
         Counted {
-            key: Some(Key { database: self.database.load(Relaxed), object: self.object.load(Relaxed) }),
+            key: Some(self.key()),
             name: self.name[..length].iter().map(|byte| byte.load(Relaxed)).collect(),
             counts: std::array::from_fn(|n| self.counts[n].load(Relaxed)),
             stale: stale.filter(|stale| stale.fence != 0),
@@ -288,9 +354,31 @@ impl Entry {
 
 fn shared() -> Option<&'static Shared> {
     if SHARED.get().is_none() {
-        SHARED.set(segment());
+        SHARED.set(attached());
     }
     SHARED.get()
+}
+
+/// The segment of the server's registry; `None` where it cannot be had now, for example because the file system of shared
+/// memory is full. A claim must not fail for a counter.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+fn attached() -> Option<&'static Shared> {
+    if server::now().saturating_sub(FAILED_AT.get()) < ATTACH_REST_US {
+        return None;
+    }
+    let segment = server::unless_refused(segment);
+    if segment.is_none() {
+        FAILED_AT.set(server::now());
+        server::log_line(text![
+            "pg_fence cannot have its shared memory, so this session does not count its calls for a while"
+        ]);
+    }
+    segment.flatten()
+}
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+fn attached() -> Option<&'static Shared> {
+    None
 }
 
 /// From the server's registry of shared segments, which makes it for whoever asks first.
@@ -312,11 +400,6 @@ fn segment() -> Option<&'static Shared> {
         );
         segment.cast::<Shared>().as_ref()
     }
-}
-
-#[cfg(any(feature = "pg15", feature = "pg16"))]
-fn segment() -> Option<&'static Shared> {
-    None
 }
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]

@@ -1,7 +1,7 @@
 //! `pg_stat_fence`: what has been counted, and where.
 //!
-//! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. Counting never
-//! fails and never waits.
+//! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. A call never
+//! fails because it cannot be counted, and never waits for it.
 
 pub mod counters;
 
@@ -10,7 +10,7 @@ use crate::server;
 use crate::server::call::{Call, Reply};
 use crate::server::text::text;
 use crate::settings;
-use crate::stats::counters::{Counted, Counter, Key, Kind, Stale};
+use crate::stats::counters::{Counted, Counter, Key, Kind, Named, Stale};
 use crate::table::statement::Verb;
 use fence::Fence;
 use pgrx::pg_sys::{Datum, Oid};
@@ -45,13 +45,32 @@ impl Subject<'_> {
         match self {
             Subject::Table(oid) => {
                 let key = Key { database, object: u64::from(oid.to_u32()) };
-                counters::count(Kind::Table, key, counter, stale, Vec::new);
+                counters::count(Kind::Table, key, counter, stale, &self);
             }
             Subject::Guard(resource) => {
                 let key = Key { database, object: server::hash(resource.to_bytes()) };
-                counters::count(Kind::Guard, key, counter, stale, || server::cut(resource, counters::MAX_NAME_BYTES));
+                counters::count(Kind::Guard, key, counter, stale, &self);
             }
         }
+    }
+}
+
+impl Named for Subject<'_> {
+    /// A temporary table has none: it is of one session, which no other can be stale against, and there can be thousands.
+    fn name(&self) -> Option<Vec<u8>> {
+        match *self {
+            Subject::Table(oid) => (!server::is_temporary(oid)).then(Vec::new),
+            Subject::Guard(resource) => Some(server::cut(resource, counters::MAX_NAME_BYTES)),
+        }
+    }
+
+    fn is_gone(&self, key: Key) -> bool {
+        if key.database != server::database() {
+            return !server::database_exists(key.database);
+        }
+        // What was a guard's name once can be one again.
+        matches!(self, Subject::Table(_))
+            && u32::try_from(key.object).is_ok_and(|oid| !server::relation_exists(Oid::from(oid)))
     }
 }
 
