@@ -66,7 +66,7 @@ class Moves(_Cluster, Skewed):
         source, target = self._ends(lock)
         if self._chance.random() < 0.3:
             self._ask(source, "FENCELOCK.RAISE", self._wall_us(source) + NEARLY_AN_HOUR_US)
-        fence = self.guest().acquire(lock, owner, 2 * GUEST_TTL_MS, 2 * GUEST_TTL_MS, False)
+        fence = self.new_guest().acquire(lock, owner, 2 * GUEST_TTL_MS, 2 * GUEST_TTL_MS, False)
         if not isinstance(fence, int):
             return
         self._move(lock, source, target)
@@ -126,7 +126,7 @@ class Down(_Cluster):
         victim = self._chance.choice([node for node in self.cluster.nodes if node is not server])
         for node in self.cluster.nodes:
             node.call("CONFIG", "SET", "cluster-allow-reads-when-down", self._chance.choice(["yes", "no"]))
-        fence = self.guest().acquire(lock, owner, 60_000, GUEST_TTL_MS, False, "EPHEMERAL")
+        fence = self.new_guest().acquire(lock, owner, 60_000, GUEST_TTL_MS, False, "EPHEMERAL")
         leaves_while_down = self._chance.random() < 0.7
 
         def meanwhile():

@@ -76,6 +76,11 @@ class Redis:
         """Close the connection, as a client does that ends, and connect again."""
         self.settle()
 
+    def close(self):
+        """Close all connections; the next calls make new ones."""
+        while self._lines:
+            self._lines.popitem()[1].close()
+
     def _reply(self, asking, words):
         try:
             if self._at not in self._lines:

@@ -27,7 +27,7 @@ from harness import PostgresServer, RedisServer, eventually, places
 from harness.process import children_of, temporary_folder
 from harness.redis_calls import Line
 
-from .history import History, decoded_call
+from .history import History, decoded_call, encoded_call
 from .linearizability import Call
 from .proxy import Proxy
 from .worker import UNFENCED_CLAIM, Client, now_us
@@ -222,6 +222,11 @@ class World:
             self._guests[name] = Client(name, self._task(name), f"{self.run.seed}/{name}")
         return self._guests[name]
 
+    def new_guest(self):
+        """The guest on new connections: a call on one that was cut would have no reply."""
+        self.guest().redis.close()
+        return self.guest()
+
     def _new_redis(self, stack, environment=None):
         append = {"restart": "always", "everysec": "everysec"}.get(self._kind)
         config = {"appendonly": "yes", "appendfsync": append} if append else {"repl-diskless-sync-delay": "0"}
@@ -282,7 +287,7 @@ class World:
     def _collect(self):
         for guest in self._guests.values():
             for key, call in guest.calls:
-                self.run.history.add(key, call)
+                self.run.history.add(*decoded_call(encoded_call(key, call)))
         for process, _ in self._workers:
             process.stdin.close()
         for process, told in self._workers:
