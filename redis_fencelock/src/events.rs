@@ -153,7 +153,7 @@ event!(
         if is_primary != server().is_primary.get() {
             set_role(is_primary);
         }
-        server().follow_wall_clock();
+        server().follow_clocks();
         reaper::check_timer();
         replication::look_for_listeners();
         replication::look_at_the_clock();

@@ -59,6 +59,10 @@ pub(crate) struct Server {
     pub clock_is_new: Cell<bool>,
     /// What is added to that for the Unix time: how far the wall clock has stepped since.
     stepped_us: Cell<i64>,
+    /// The clock of leases.
+    steady_clock: c_int,
+    /// How far it is ahead of the next one, by the sleep of the machine.
+    slept_us: Cell<u64>,
     /// The cheap monotonic clock, or the other where there is none.
     rough_clock: c_int,
     issuer: Cell<Issuer>,
@@ -110,14 +114,18 @@ pub(crate) struct Arrival<'a> {
 impl Server {
     fn new() -> Server {
         let origin_us = clock_us(CLOCK_REALTIME);
+        let or_monotonic = |clock| if clock_us(clock) == 0 { CLOCK_MONOTONIC } else { clock };
+        let steady_clock = or_monotonic(CLOCK_BOOTTIME);
         Server {
-            offset_us: Cell::new(origin_us.saturating_sub(clock_us(CLOCK_MONOTONIC))),
+            steady_clock,
+            offset_us: Cell::new(origin_us.saturating_sub(clock_us(steady_clock))),
             ahead_us: Cell::new(0),
             follower: RefCell::default(),
             predecessor: Cell::default(),
             clock_is_new: Cell::new(false),
             stepped_us: Cell::new(0),
-            rough_clock: if clock_us(CLOCK_MONOTONIC_COARSE) == 0 { CLOCK_MONOTONIC } else { CLOCK_MONOTONIC_COARSE },
+            rough_clock: or_monotonic(CLOCK_MONOTONIC_COARSE),
+            slept_us: Cell::new(slept_us(steady_clock)),
             issuer: Cell::default(),
             incarnation: Cell::default(),
             index: RefCell::new(Index::new(origin_us)),
@@ -149,12 +157,13 @@ impl Server {
     /// that a moment before the start of the process has a number too. On a primary it never steps. A replica moves its own
     /// when it knows better how late its primary's stream is.
     pub fn steady_us(&self) -> u64 {
-        self.offset_us.get().wrapping_add(clock_us(CLOCK_MONOTONIC))
+        self.offset_us.get().wrapping_add(clock_us(self.steady_clock))
     }
 
-    /// The same as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead.
+    /// The same as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead. After the
+    /// machine has slept it is behind by that time until the next run of the server's cron.
     pub fn rough_us(&self) -> u64 {
-        self.offset_us.get().wrapping_add(clock_us(self.rough_clock))
+        self.offset_us.get().wrapping_add(clock_us(self.rough_clock) + self.slept_us.get())
     }
 
     /// Both clocks by one reading. A step of the wall clock is in it after the next run of the server's cron.
@@ -202,8 +211,10 @@ impl Server {
         self.stepped_us.set(self.stepped_us.get().saturating_sub(more_us));
     }
 
-    /// Called by the server's cron: follows a step of the wall clock. Without one both clocks run at the same rate.
-    pub fn follow_wall_clock(&self) {
+    /// Called by the server's cron: follows a step of the wall clock, and a sleep of the machine. Without them all clocks run
+    /// at the same rate.
+    pub fn follow_clocks(&self) {
+        self.slept_us.set(slept_us(self.steady_clock));
         let before_us = self.steady_us();
         let wall_us = clock_us(CLOCK_REALTIME);
         let after_us = self.steady_us();
@@ -341,6 +352,14 @@ impl Server {
 const CLOCK_REALTIME: c_int = 0;
 const CLOCK_MONOTONIC: c_int = 1;
 const CLOCK_MONOTONIC_COARSE: c_int = 6;
+/// Goes on while the machine sleeps, as the leases of its clients do. It costs the same and has no coarse form.
+const CLOCK_BOOTTIME: c_int = 7;
+
+/// How far the clock of leases is ahead of the one that stands still while the machine sleeps; rather less than more.
+fn slept_us(steady_clock: c_int) -> u64 {
+    let steady_us = clock_us(steady_clock);
+    steady_us.saturating_sub(clock_us(CLOCK_MONOTONIC))
+}
 
 #[repr(C)]
 struct Timespec {

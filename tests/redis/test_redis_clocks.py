@@ -1,6 +1,6 @@
 """Hosts whose wall clocks differ, and a clock with one bad moment: leases keep their time, fences their order and limits.
 
-Each server has a wall clock of its own, which the tests step; the monotonic ones are the machine's.
+Each server has a wall clock of its own, which the tests step; the monotonic ones are the machine's, which may sleep.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from harness import RedisServer, eventually
 from harness.frozen_clock import Clocks
 from harness.locks import FENCE_MAX, NO_RETRY, acquire, extend, inspect, release
 from harness.payloads import lock_payload
+from harness.redis_calls import Lines
 from harness.redis_cluster import RedisCluster
 from test_redis_cluster import each_move
 from test_redis_replication import FAST_SYNC, digest, follow, promote, wait_until_equal
@@ -296,3 +297,40 @@ def test_a_user_restores_no_fence_from_far_ahead_in_a_cluster(apart):
         with pytest.raises(redis.ResponseError, match="Bad data format"):
             client.restore("k", 0, lock_payload(fence=now_us() + 25 * HOUR_US))
         client.restore("k", 0, lock_payload(fence=now_us() + 23 * HOUR_US))
+
+
+# --- a machine that sleeps: its monotonic clock stands still, the time of everybody else does not
+
+
+def test_a_lease_goes_on_to_end_while_the_machine_sleeps(host):
+    """Whoever comes after it may be refused until the server's next cron, and then is granted."""
+    server, client, clocks = host()
+    minute_s, fence = 60, acquire(client, "k", "A", 30_000)
+    longer = acquire(client, "longer", "A", 120_000)
+    clocks.sleep(minute_s)
+    assert client.execute_command("FENCELOCK.CHECK", "k", fence) == 0
+    assert extend(client, "k", "A", LONG_MS, fence) == 0
+    assert 59_000 <= inspect(client, "longer").ttl_ms <= 60_000
+    assert eventually(lambda: acquire(client, "k", "B", LONG_MS)) > fence
+    assert release(client, "longer", "A", longer) == 1
+
+
+def test_a_waiter_is_served_after_the_machine_has_slept_past_the_lease_and_not_past_its_wait(host):
+    server, client, clocks = host()
+    with Lines(server.port) as lines:
+        fence = lines.control.call("FENCELOCK.ACQUIRE", "k", "A", 30_000)
+        late = lines.queue("k", "late", LONG_MS, 40_000)
+        stays = lines.queue("k", "stays", LONG_MS, 600_000)
+        clocks.sleep(60)
+        assert stays.only_reply(within_s=3) > fence
+        assert late.only_reply(within_s=3) is None
+
+
+def test_what_a_file_holds_has_aged_by_the_sleep(host):
+    server, client, clocks = host(appendonly="yes")
+    fence = acquire(client, "k", "A", 300_000)
+    clocks.sleep(60)
+    server.restart()
+    eventually(lambda: inspect(client, "k"), retry_on=(redis.exceptions.ConnectionError,))
+    assert inspect(client, "k").fence == fence
+    assert 200_000 < inspect(client, "k").ttl_ms <= 240_000

@@ -12,8 +12,8 @@ import time
 from harness import RedisServer
 from harness.redis_calls import Line
 
-# Four numbers in a file: the nanoseconds on both clocks at which time stood still, those that it was moved by since (0
-# while time runs), and those by which the wall clock was stepped.
+# Five numbers in a file: the nanoseconds on both clocks at which time stood still, those that it was moved by since (0
+# while time runs), those by which the wall clock was stepped, and those for which the machine slept.
 _SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,23 +27,32 @@ _SHIM = r"""
 #include <time.h>
 static volatile int64_t *clocks;
 static int (*real)(clockid_t, struct timespec *);
+static int64_t booted; /* how far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC */
+static int64_t read_clock(clockid_t clock) {
+    struct timespec t;
+    real(clock, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
 static void start(void) {
     real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-    clocks = mmap(0, 32, PROT_READ, MAP_SHARED, open(getenv("MOVED_CLOCKS"), O_RDONLY), 0);
+    booted = read_clock(CLOCK_BOOTTIME) - read_clock(CLOCK_MONOTONIC);
+    clocks = mmap(0, 40, PROT_READ, MAP_SHARED, open(getenv("MOVED_CLOCKS"), O_RDONLY), 0);
 }
 int clock_gettime(clockid_t clock, struct timespec *now) {
     if (!real) start();
     int steady = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW;
     int wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    int boot = clock == CLOCK_BOOTTIME;
     int64_t moved = clocks[2];
-    if (moved && (steady || wall)) {
-        int64_t at = clocks[steady ? 0 : 1] + moved;
+    if (moved && (steady || wall || boot)) {
+        int64_t at = clocks[wall ? 1 : 0] + moved + (boot ? booted : 0);
         now->tv_sec = at / 1000000000;
         now->tv_nsec = at % 1000000000;
     } else if (real(clock, now)) {
         return -1;
     }
     if (wall) now->tv_sec += clocks[3] / 1000000000;
+    if (wall || boot) now->tv_sec += clocks[4] / 1000000000;
     return 0;
 }
 int gettimeofday(struct timeval *restrict now, void *restrict zone) {
@@ -82,11 +91,11 @@ class Clocks:
         source, library, numbers = folder / "clock.c", folder / "clock.so", folder / "clocks"
         source.write_text(_SHIM)
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        numbers.write_bytes(bytes(32))
+        numbers.write_bytes(bytes(40))
         # No space in the path: the loader takes it for the end of the name.
         self.environment = {"LD_PRELOAD": str(library), "MOVED_CLOCKS": str(numbers)}
         with open(numbers, "r+b") as file:
-            self._numbers = mmap.mmap(file.fileno(), 32)
+            self._numbers = mmap.mmap(file.fileno(), 40)
 
     def freeze(self, steady_ns, wall_ns):
         """Where both clocks stand from the first move on."""
@@ -99,6 +108,10 @@ class Clocks:
     def step_wall(self, seconds):
         """How far the wall clock alone is off; it need not be frozen."""
         struct.pack_into("=q", self._numbers, 24, seconds * 10**9)
+
+    def sleep(self, seconds):
+        """For how long the machine has slept: the monotonic clock stood still meanwhile, the others did not."""
+        struct.pack_into("=q", self._numbers, 32, seconds * 10**9)
 
     def close(self):
         """Let go of the file."""
