@@ -294,7 +294,7 @@ RUNNABLE = [kind for kind in KINDS if not unable(kind)]
 @pytest.mark.long
 @pytest.mark.parametrize("kind", RUNNABLE)
 def test_one_order_explains_every_answer_of_a_long_run(kind):
-    run = record(kind, seed(), seconds=60)
+    run = record(kind, seed(), seconds=30)
     print(run)
     assert not judge(run)
     assert set(run.faults) == set(FAULTS[kind])
