@@ -889,6 +889,7 @@ fn is_in_cache(cache: i32, oid: Oid) -> bool {
 
 /// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end of
 /// the session pass through.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 pub fn unless_refused<T>(act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe) -> Option<T> {
     use pgrx::PgSqlErrorCode::{ERRCODE_ADMIN_SHUTDOWN, ERRCODE_CRASH_SHUTDOWN, ERRCODE_QUERY_CANCELED};
     // SAFETY: a savepoint is begun and ended around the call, on either way out; context and owner are those of before.

@@ -28,6 +28,7 @@ const CROWDED_PROBES: usize = 8;
 /// How long a session rests between two such times: it looks at every entry of its database.
 const RETURN_REST_US: i64 = 1_000_000;
 /// How long a session rests after the memory could not be had.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 const ATTACH_REST_US: i64 = 60_000_000;
 
 /// The number is that of the layout below. Sessions of another library version get a segment of their own.
@@ -249,8 +250,10 @@ struct Place<'a> {
     passed: usize,
 }
 
-/// When this session gave entries back, and when it failed to have the memory; in the server's own time.
+/// When this session gave entries back, in the server's own time.
 static RETURNED_AT: MainThread<Cell<i64>> = MainThread(Cell::new(i64::MIN));
+/// When it failed to have the memory.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 static FAILED_AT: MainThread<Cell<i64>> = MainThread(Cell::new(i64::MIN));
 
 /// Whether so much time has passed since this was last so.
