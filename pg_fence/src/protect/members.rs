@@ -107,13 +107,14 @@ pub struct Made {
     pub is_clone: bool,
 }
 
-/// The triggers of a relation that fence_protect() made. The relation is locked.
+/// The triggers of a relation that fence_protect() made. The relation is locked to the end of the transaction: by the caller
+/// already, or, a parent of its table, here.
 pub fn made_triggers(relation: Oid) -> Vec<Made> {
     let Some(schema) = server::internals() else { return Vec::new() };
     // SAFETY: the relation is opened and closed again; its lock stays. Its triggers are null or as many as it says, each
     // with a name, and with a condition or null.
     unsafe {
-        let open = pg_sys::try_relation_open(relation, pg_sys::NoLock as i32);
+        let open = pg_sys::try_relation_open(relation, pg_sys::AccessShareLock as i32);
         if open.is_null() {
             return Vec::new();
         }
