@@ -290,3 +290,11 @@ def test_conditions_that_are_called_by_hand_read_nothing_and_change_nothing(part
             parts.execute("ROLLBACK")
             assert in_transaction(parts, USE_5, "UPDATE pa SET v = 1 WHERE id = 1", call) in (1, "XX001")
     assert parts.execute(sizes).fetchone() == before
+
+
+def test_a_condition_that_is_called_by_hand_plants_no_fence_in_a_new_row(parts):
+    """The place is that of a row that has moved away, the fence one that fence_use() would refuse."""
+    too_large = 2**62
+    plant = f"""WITH called AS MATERIALIZED (SELECT fence_internals.refuses_delete('pa'::regclass, '(0,1)', NULL, {too_large}, NULL) AS it)
+        INSERT INTO parts (r, id, fence) SELECT 'b', 9, {too_large} FROM called WHERE it IS NOT NULL"""
+    assert in_transaction(parts, USE_5, "UPDATE parts SET r = 'b' WHERE id = 1", plant) == "LF003"
