@@ -47,10 +47,14 @@ counts! {
     Releases => "releases", c"releases", false;
     /// Leases extended.
     Extensions => "extensions", c"extensions", false;
-    /// Releases by somebody who does not hold the lock any more: a stale holder woke up.
+    /// Releases of a hold that had expired: a stale holder woke up.
     LateReleases => "late-releases", c"late_releases", true;
-    /// Extensions by somebody who does not hold the lock any more: a stale holder woke up.
+    /// Extensions of a hold that had expired: a stale holder woke up.
     LateExtensions => "late-extensions", c"late_extensions", true;
+    /// Releases by somebody who does not hold the lock, for another reason or for none that is known any more.
+    UnknownReleases => "unknown-releases", c"unknown_releases", false;
+    /// Extensions by such a one.
+    UnknownExtensions => "unknown-extensions", c"unknown_extensions", false;
     /// Leases that ran out.
     RanOut => "ran-out", c"ran_out", true;
     /// Leases that ran out at their longest hold.

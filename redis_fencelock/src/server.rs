@@ -12,6 +12,7 @@ use fence::cluster::Refusals;
 use fence::lock::codec::{self, Clocks, Reading, Record, Route, Stamp};
 use fence::lock::follow::Follower;
 use fence::lock::lease::{Hold, Lease, Millis, Now};
+use fence::lock::lost::LostHolds;
 use fence::lock::queue::{LockName, Queues};
 use fence::{Brought, Fence, Issuer};
 use redis_module::raw;
@@ -82,6 +83,7 @@ pub(crate) struct Server {
     /// Clients that were gone before their reply, and the grant that was on its way.
     pub unanswered: RefCell<Vec<(Rc<Waiter>, Option<Fence>)>>,
     pub stats: Stats,
+    pub lost_holds: RefCell<LostHolds>,
     pub warned: Cell<Warned>,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
     pub last_unlinked: RefCell<Option<(i32, Box<[u8]>)>>,
@@ -137,6 +139,7 @@ impl Server {
             undelivered: RefCell::default(),
             unanswered: RefCell::default(),
             stats: Stats::new(),
+            lost_holds: RefCell::default(),
             warned: Cell::default(),
             last_unlinked: RefCell::default(),
             fence_clock: Cell::new(true),

@@ -18,7 +18,7 @@ README = places.ROOT / "redis_fencelock" / "README.md"
 COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 COUNTERS = (
     *("grants", "busy", "waits", "wait-timeouts", "hand-overs", "undone-grants", "releases", "extensions", "late-releases"),
-    *("late-extensions", "ran-out", "maxhold-ends", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
+    *("late-extensions", "unknown-releases", "unknown-extensions", "ran-out", "maxhold-ends", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
     *("writes-stale", "unclaimed"),
 )
 GAUGES = ("live-leases", "waiters", "last-fence", "index-bytes")
@@ -103,12 +103,44 @@ MOVES = {
         {"grants": 1, "waits": 1, "hand-overs": 1, "releases": 1, "undone-grants": 1},
     ),
     "a release": (lambda lines: call(lines, "RELEASE", "held", "A"), {"releases": 1}),
-    "a late release": (lambda lines: call(lines, "RELEASE", "held", "B"), {"late-releases": 1}),
+    "a release by another": (lambda lines: call(lines, "RELEASE", "held", "B"), {"unknown-releases": 1}),
+    "a release of nothing": (lambda lines: call(lines, "RELEASE", "never", "A"), {"unknown-releases": 1}),
+    "a second release": (
+        lambda lines: [call(lines, "RELEASE", "held", "A") for _ in range(2)],
+        {"releases": 1, "unknown-releases": 1},
+    ),
+    "a release after DEL": (
+        lambda lines: (lines.control.call("DEL", "held"), call(lines, "RELEASE", "held", "A")),
+        {"unknown-releases": 1},
+    ),
+    "a late release": (
+        lambda lines: (run_out(lines), call(lines, "RELEASE", "k", "A")),
+        {"grants": 1, "ran-out": 1, "late-releases": 1},
+    ),
+    "a late release of the successor's lock": (
+        lambda lines: (
+            run_out(lines),
+            call(lines, "ACQUIRE", "k", "B", LONG_MS),
+            call(lines, "RELEASE", "k", "A"),
+        ),
+        {"grants": 2, "ran-out": 1, "late-releases": 1},
+    ),
+    "a release with the fence of another hold": (
+        lambda lines: (run_out(lines), call(lines, "RELEASE", "k", "A", "FENCE", 1)),
+        {"grants": 1, "ran-out": 1, "unknown-releases": 1},
+    ),
     "leaving the queue": (leave_the_queue, {"waits": 1}),
     "leaving no queue": (lambda lines: call(lines, "RELEASE", "held", "B", "QUEUED"), {}),
     "a release by one that gave up": (lambda lines: call(lines, "RELEASE", "held", "A", "QUEUED"), {"releases": 1}),
     "an extension": (lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS), {"extensions": 1}),
-    "a late extension": (lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS, "FENCE", 1), {"late-extensions": 1}),
+    "an extension by another": (
+        lambda lines: call(lines, "EXTEND", "held", "A", LONG_MS, "FENCE", 1),
+        {"unknown-extensions": 1},
+    ),
+    "a late extension": (
+        lambda lines: (run_out(lines), call(lines, "EXTEND", "k", "A", LONG_MS)),
+        {"grants": 1, "ran-out": 1, "late-extensions": 1},
+    ),
     "a lease that runs out": (run_out, {"grants": 1, "ran-out": 1}),
     "a longest hold": (lambda lines: run_out(lines, "MAXHOLD", 20), {"grants": 1, "ran-out": 1, "maxhold-ends": 1}),
     "DEL": (lambda lines: lines.control.call("DEL", "held"), {}),
@@ -199,6 +231,8 @@ def test_a_name_is_counted_by_itself(start):
     call(lines, "EXTEND", "k", "A", LONG_MS)
     call(lines, "EXTEND", "k", "W", 1)
     eventually(lambda: lines.control.call("EXISTS", "k"), 0)
+    call(lines, "EXTEND", "k", "W", LONG_MS)
+    call(lines, "RELEASE", "k", "W")
     call(lines, "CLAIM", "k", 33)
     call(lines, "CLAIM", "k", 32)
     call(lines, "WRITE", "k", 32, "a", 1)
@@ -287,7 +321,9 @@ def contended():
         lines.queue(b"bin\xff\n", "B", LONG_MS, LONG_MS, db=3)
         lines.queue(b"bin\xff\n", "B", LONG_MS, LONG_MS, db=3)
         lines.control.call("SELECT", 0)
-        call(lines, "RELEASE", "once", "B")
+        call(lines, "EXTEND", "once", "A", 1)
+        eventually(lambda: lines.control.call("EXISTS", "once"), 0)
+        call(lines, "RELEASE", "once", "A")
         yield lines
     server.close()
 

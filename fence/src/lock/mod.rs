@@ -8,4 +8,5 @@ pub mod codec;
 pub mod ending;
 pub mod follow;
 pub mod lease;
+pub mod lost;
 pub mod queue;

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use fence::lock::args::{self, BadArgument};
 use fence::lock::codec::Clocks;
-use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Millis, Request, State};
+use fence::lock::lease::{self, Acquired, Caller, Denied, Hold, Lease, Lost, Millis, Request, State};
 use fence::lock::queue::LockName;
 use fence::{Brought, Fence};
 use redis_module::raw;
@@ -156,8 +156,8 @@ fn extend(ctx: Ctx, words: &Words) -> Reply {
             server().stats.count(Count::Extensions);
             Ok(Answer::Integer(lease.left(clocks.steady_us).0))
         }
-        Err(_) => {
-            server().stats.count_for(slot.lock(), Count::LateExtensions);
+        Err(lost) => {
+            count_lost(lost, slot.lock(), request.caller, Count::LateExtensions, Count::UnknownExtensions);
             Ok(Answer::Integer(0))
         }
     }
@@ -179,11 +179,17 @@ fn release(ctx: Ctx, words: &Words) -> Reply {
         }
         // Who gave up never knew whether it held the lock.
         Err(_) if queued => Ok(Answer::Integer(u64::from(left_queue))),
-        Err(_) => {
-            server().stats.count_for(lock, Count::LateReleases);
+        Err(lost) => {
+            count_lost(lost, lock, caller, Count::LateReleases, Count::UnknownReleases);
             Ok(Answer::Integer(0))
         }
     }
+}
+
+/// Counts a call of somebody who does not hold the lock.
+fn count_lost(lost: Lost, lock: LockName, caller: Caller, late: Count, unknown: Count) {
+    let is_late = server().lost_holds.borrow().is_late(lost, lock, caller.owner, caller.fence);
+    server().stats.count_for(lock, if is_late { late } else { unknown });
 }
 
 /// `FENCELOCK.CHECK key fence`

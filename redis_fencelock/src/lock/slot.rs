@@ -259,6 +259,7 @@ impl Slot {
         let lease = value.lease();
         let stats = &server().stats;
         stats.count_for(self.lock(), Count::RanOut);
+        server().lost_holds.borrow_mut().note(self.lock(), value.owner(), lease.fence);
         if lease.is_at_limit() {
             stats.count(Count::MaxholdEnds);
         }
