@@ -10,6 +10,7 @@ use redis_module::raw;
 
 use crate::counters::Count;
 use crate::ffi::{Ctx, Name, api, callback};
+use crate::lock::value::Value;
 use crate::queue::waiters;
 use crate::replication;
 use crate::server::server;
@@ -91,9 +92,16 @@ event!(on_flush, |sub, data| {
     let Some(flush) = (unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }) else { return };
     let db = (flush.dbnum >= 0).then_some(flush.dbnum);
     // Before the values are freed, so that each is not taken for one that was dropped without a word.
-    server().index.borrow_mut().flush(db);
+    let mut index = server().index.borrow_mut();
+    index.flush(db);
     if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        if Value::has_freed_all() {
+            index.note_all_freed();
+        }
+        drop(index);
         look_at_all(db);
+    } else if db.is_none() && flush.sync != 0 {
+        Value::begin_to_free_all();
     }
 });
 

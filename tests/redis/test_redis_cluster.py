@@ -421,6 +421,18 @@ def test_slots_that_move_under_load_let_no_second_holder_in_and_lose_no_hold(clu
     eventually(lambda: [node.call("DBSIZE") for node in cluster.nodes], [0] * 6)
 
 
+@each_move
+def test_leases_that_moved_leave_nothing_behind_at_the_source(cluster, lines, way):
+    """However the server removes their keys, and long before they end."""
+    place = Place(cluster, "{tag}")
+    source, target = lines(place.source), lines(place.target)
+    for number in range(50):
+        source.control.call("FENCELOCK.ACQUIRE", f"k{number}{{tag}}", "A", LONG_MS)
+    getattr(cluster, way)(place.slot, place.source, place.target)
+    assert target.count("live-leases") == 50
+    eventually(lambda: source.count("live-leases"), 0)
+
+
 # --- failover
 
 
@@ -562,10 +574,16 @@ def test_a_lease_whose_connection_closes_while_the_cluster_is_down_ends_when_it_
 def test_a_grant_that_could_not_be_told_while_the_cluster_is_down_is_undone_when_it_is_back(lone):
     assert lone.control.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS) > 0
     gone = lone.queue("k", "W", LONG_MS, LONG_MS)
+    # The pause keeps it from being undone before the cluster is down.
     lone.open().call_all(
-        ("FENCELOCK.RELEASE", "k", "A"), ("CLIENT", "KILL", "ID", gone.id), ("CLUSTER", "DELSLOTS", THE_SLOT)
+        ("FENCELOCK.RELEASE", "k", "A"),
+        ("CLIENT", "PAUSE", 200, "WRITE"),
+        ("CLIENT", "KILL", "ID", gone.id),
+        ("CLUSTER", "DELSLOTS", THE_SLOT),
     )
     eventually(lambda: b"cluster_state:fail" in lone.control.call("CLUSTER", "INFO"))
+    asked = lone.count("slot-probes")
+    eventually(lambda: lone.count("slot-probes") > asked)
     cluster_comes_back(lone)
     eventually(lambda: lone.control.call("FENCELOCK.INSPECT", "k"), None)
     assert lone.count("undone-grants") == 1

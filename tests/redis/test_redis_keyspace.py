@@ -419,3 +419,54 @@ def test_keys_that_come_and_go_under_load_leave_nothing_behind(r, redis_server, 
     assert failures == []
     for number in (0, 1):
         eventually(database(number).dbsize, 0)
+
+
+# --- flushes: what came before counts no more, at once, and everything else stays true
+
+FLUSHES = {
+    "FLUSHALL": lambda r: r.flushall(),
+    "FLUSHALL ASYNC": lambda r: r.flushall(asynchronous=True),
+    "FLUSHDB": lambda r: r.flushdb(),
+    "FLUSHDB ASYNC": lambda r: r.flushdb(asynchronous=True),
+    "FLUSHDB after SWAPDB": lambda r: (r.swapdb(0, 2), r.swapdb(0, 2), r.flushdb()),
+}
+
+
+def numbers(client):
+    told = client.execute_command("FENCELOCK.STATS")
+    return {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+def test_leases_are_counted_right_through_flushes_of_one_database_and_of_all(r, database, flush):
+    other, keys = database(1), [f"k{number}" for number in range(500)]
+    for _ in range(3):
+        for client in (r, other):
+            pipelined(client, keys, lambda pipe, key: acquire(pipe, key, "A", 60_000))
+        # Some live on under another name.
+        pipelined(r, keys[:20], lambda pipe, key: pipe.rename(key, f"{key}-renamed"))
+        FLUSHES[flush](r)
+        stay = 0 if flush.startswith("FLUSHALL") else 500
+        assert (numbers(r)["live-leases"], other.dbsize()) == (stay, stay)
+        fences = pipelined(r, keys[:100], lambda pipe, key: acquire(pipe, key, "B", 60_000))
+        assert numbers(r)["live-leases"] == stay + 100
+        other.flushdb()
+        assert numbers(r)["live-leases"] == 100
+        assert [inspect(r, key).fence for key in keys[:100]] == fences
+        pipelined(r, keys[:100], lambda pipe, key: extend(pipe, key, "B", 20))
+        eventually(lambda: (r.dbsize(), numbers(r)["live-leases"]), (0, 0))
+    # All places come back.
+    eventually(lambda: numbers(r)["index-bytes"] < 100_000)
+
+
+def test_a_lock_that_is_restored_with_no_time_to_live_leaves_nothing_however_often(r):
+    """The server drops it at once and without a word."""
+    acquire(r, "k", "A", 60_000)
+    dump = r.dump("k")
+    for _ in range(20):
+        with r.pipeline(transaction=False) as pipe:
+            for number in range(100):
+                pipe.restore(f"k{number}", 1_000, dump, absttl=True, replace=True)
+            pipe.execute()
+        assert numbers(r)["live-leases"] == 1
+    assert r.dbsize() == 1

@@ -692,3 +692,52 @@ def test_a_cached_check_is_invalidated_when_the_hold_has_ended_in_a_delay(make_r
     end()
     assert cached.reply() == [b"invalidate", [b"k"]]
     assert cached.call("FENCELOCK.CHECK", "k", fence) == 0
+
+
+# --- the bond is between a connection and one stored lease, not any copy of it
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_restored_copy_has_no_part_in_the_bond_of_the_original(lines, copies):
+    """Deleting it unbinds nothing, and the closed connection ends the original alone."""
+    line = lines.open()
+    fence = acquire(line, "A", LONG_MS, "EPHEMERAL")
+    dump = line.call("DUMP", "k")
+    for number in range(copies):
+        assert line.call("RESTORE", f"copy{number}", 0, dump) == "OK"
+    lines.control.call("SELECT", 1)
+    assert lines.control.call("RESTORE", "k", 0, dump) == "OK"
+    assert lines.control.call("DEL", "k") == 1
+    lines.control.call("SELECT", 0)
+    lines.control.call("DEL", "copy0")
+    assert hold_of(lines) == (b"A", fence)
+    line.close()
+    eventually(lambda: inspect(lines), None)
+    assert [inspect(lines, f"copy{number}")["fence"] for number in range(1, copies)] == [fence] * (copies - 1)
+
+
+def test_a_copy_that_is_repeated_from_another_connection_ends_with_that_one(lines):
+    first, second = lines.open(), lines.open()
+    fence = acquire(first, "A", LONG_MS, "EPHEMERAL")
+    assert first.call("RESTORE", "copy", 0, first.call("DUMP", "k")) == "OK"
+    assert acquire(second, "A", LONG_MS, "RETRY", "EPHEMERAL", key="copy") == fence
+    second.close()
+    eventually(lambda: inspect(lines, "copy"), None)
+    assert hold_of(lines) == (b"A", fence)
+    first.close()
+    eventually(lambda: inspect(lines), None)
+
+
+@pytest.mark.parametrize("flush", [("FLUSHALL",), ("FLUSHALL", "ASYNC"), ("FLUSHDB",), ("FLUSHDB", "ASYNC")], ids=" ".join)
+def test_a_connection_that_closes_after_a_flush_ends_nothing_that_came_after_it(lines, flush):
+    """And what it was granted after the flush ends with it."""
+    line, other = lines.open(), lines.open()
+    keys = [f"k{number}" for number in range(300)]
+    line.call_all(*[("FENCELOCK.ACQUIRE", key, "A", LONG_MS, "EPHEMERAL") for key in keys])
+    line.call(*flush)
+    fences = other.call_all(*[("FENCELOCK.ACQUIRE", key, "A", LONG_MS) for key in keys[:150]])
+    acquire(line, "A", LONG_MS, "EPHEMERAL", key="after")
+    line.close()
+    eventually(lambda: inspect(lines, "after"), None)
+    assert [inspect(lines, key)["fence"] for key in keys[:150]] == fences
+    assert lines.count("live-leases") == 150

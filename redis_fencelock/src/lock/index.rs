@@ -22,6 +22,10 @@ pub(crate) struct Index {
     databases: Vec<u32>,
     /// Some value lives under a name that the index does not know.
     pub has_strays: bool,
+    /// Some values may not know that they were freed.
+    has_freed: bool,
+    /// The sweep for them is to begin from the start.
+    restart: bool,
     /// Connections and the places of the leases that end with them. What leaves the index leaves them too.
     pub bonds: Bonds,
     flushes: Flushes,
@@ -34,6 +38,8 @@ struct Flushes {
     databases: Vec<Database>,
     live: usize,
     flushed: usize,
+    /// The first generation whose values were not all freed with the keyspace.
+    freed_before: u32,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -95,6 +101,8 @@ impl Index {
             orphans: None,
             databases: Vec::new(),
             has_strays: false,
+            has_freed: false,
+            restart: false,
             bonds: Bonds::default(),
             flushes: Flushes::default(),
         }
@@ -285,33 +293,44 @@ impl Index {
         }
     }
 
+    /// Takes note that every value there is was freed, unknown to each of them.
+    pub fn note_all_freed(&mut self) {
+        self.flushes.freed_before = self.pool.begin_generation();
+        (self.has_freed, self.restart) = (true, true);
+    }
+
     /// Whether there are values that no key holds any more, besides those that leave their keys just now.
     pub fn has_remains(&self) -> bool {
-        self.flushes.flushed > 0 || Value::left_behind() > self.suspects.len() as isize
+        self.has_freed || self.flushes.flushed > 0 || Value::left_behind() > self.suspects.len() as isize
     }
 
     /// Forgets values that no key holds any more, looking at `most` entries from `from`. Returns where to go on, and
     /// how many were forgotten.
     pub fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {
-        let mut found = Vec::new();
-        let next = self.visit(from, most, |value| {
-            if !value.is_in_keyspace() || self.is_flushed(value) {
+        let from = if std::mem::take(&mut self.restart) { 0 } else { from };
+        let (mut freed, mut found) = (Vec::new(), Vec::new());
+        let next = self.pool.visit(from, most, |place| {
+            let value = Value::at(place);
+            if value.is_in_keyspace() && self.is_freed(value) {
+                freed.push(value);
+            }
+            if value.is_in_wheel() && (!value.is_in_keyspace() || self.is_flushed(value)) {
                 found.push(value);
             }
         });
+        for &value in &freed {
+            if value.forget_key() {
+                self.discard(value);
+            }
+        }
         for &value in &found {
             self.remove(value);
         }
-        (next, found.len())
+        self.has_freed &= next.is_some();
+        (next, freed.len().max(found.len()))
     }
 
-    /// Calls `f` with the values in the wheel, looking at `most` places from `from`. Returns where to go on.
-    fn visit(&self, from: usize, most: usize, mut f: impl FnMut(Value)) -> Option<usize> {
-        self.pool.visit(from, most, |place| {
-            let value = Value::at(place);
-            if value.is_in_wheel() {
-                f(value);
-            }
-        })
+    fn is_freed(&self, value: Value) -> bool {
+        self.has_freed && value.place().is_some_and(|place| self.pool.generation_of(place) < self.flushes.freed_before)
     }
 }

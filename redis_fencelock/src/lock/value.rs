@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use fence::Fence;
 use fence::lock::codec::{self, ENCODED_MAX, Notes};
@@ -95,6 +95,7 @@ impl Value {
         let parts = [&lengths.bytes[..lengths.used], terms, hold.owner, key];
         let size = (TAIL + parts.iter().map(|part| part.len()).sum::<usize>()).max(size_of::<Header>());
         let (place, start) = pool.allocate(size).unwrap_or_else(|| {
+            HAS_PLACELESS.store(true, Ordering::Relaxed);
             // SAFETY: the server's allocator never fails: it ends the server.
             (NO_PLACE, unsafe { NonNull::new_unchecked(api!(RedisModule_Alloc)(size).cast()) })
         });
@@ -235,6 +236,10 @@ impl Value {
 
     /// The keyspace uses the value no more: it may be gone after this. On any thread.
     pub fn leave_keyspace(self) {
+        if FREES_ALL.load(Ordering::Relaxed) && is_main_thread() {
+            FREED.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let index = is_main_thread().then(|| server().index.try_borrow_mut().ok()).flatten();
         let Some(mut index) = index else { return self.leave_keyspace_alone() };
         // Dropped without a word, as by RESTORE. What was flushed is forgotten in slices.
@@ -255,6 +260,29 @@ impl Value {
         } else {
             LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// From now on the main thread frees every value that there is, so that none needs to be touched: they lie all over the
+    /// memory. Not if one of them has no place, by which it could be found later.
+    pub fn begin_to_free_all() {
+        FREED.store(0, Ordering::Relaxed);
+        FREES_ALL.store(!HAS_PLACELESS.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// That is over; true if it was so.
+    pub fn has_freed_all() -> bool {
+        FREES_ALL.swap(false, Ordering::Relaxed) && FREED.load(Ordering::Relaxed) > 0
+    }
+
+    /// The keyspace uses the value no more, which was freed with all others. It may be gone after this; true if it is to be
+    /// discarded.
+    #[must_use]
+    pub fn forget_key(self) -> bool {
+        let is_last = self.let_go(IN_KEYSPACE);
+        if !is_last {
+            LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+        }
+        is_last
     }
 
     /// How many values have left the keyspace that the module still uses.
@@ -416,6 +444,12 @@ impl Lengths {
 
 /// Values that nobody uses, and whose places only the main thread may give back.
 static ORPHANS: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
+
+/// See `Value::begin_to_free_all`.
+static FREES_ALL: AtomicBool = AtomicBool::new(false);
+static FREED: AtomicUsize = AtomicUsize::new(0);
+/// The pool had no number for some value.
+static HAS_PLACELESS: AtomicBool = AtomicBool::new(false);
 
 /// See `Value::left_behind`. The other thread counts after it has let go, so it may be below 0 for a moment.
 static LEFT_BEHIND: AtomicIsize = AtomicIsize::new(0);

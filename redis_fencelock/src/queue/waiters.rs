@@ -221,7 +221,7 @@ fn must_not_block(ctx: Ctx) -> bool {
 
 /// How many clients are unblocked before others have their turn: the server writes all their replies in one go, each in
 /// some 10 microseconds. A grant is never held back.
-const AT_ONCE: usize = 500;
+const AT_ONCE: usize = 250;
 
 /// Unblocks more of those whose wait is over.
 pub(crate) fn unblock_some() {
