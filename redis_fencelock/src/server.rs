@@ -294,8 +294,14 @@ impl Server {
         self.add(&Hold { lease: self.lease(record, route), owner: record.owner }, arrival)
     }
 
-    /// The lease of a record on this server's clock.
+    /// The lease of a record on this server's clock. An end that its issuer has seen has come, however late the stream is
+    /// taken to be: who reads the lock then is not told again.
     fn lease(&self, record: &Record, route: Route) -> Lease {
+        let lease = self.lease_by_its_clock(record, route);
+        if route == Route::Stream && record.has_ended() { lease.ended_by(self.steady_us()) } else { lease }
+    }
+
+    fn lease_by_its_clock(&self, record: &Record, route: Route) -> Lease {
         let issued = record.issued.filter(|_| route != Route::Travel);
         match issued {
             Some(reading) if route == Route::Stream && !self.is_primary.get() => {

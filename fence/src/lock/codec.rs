@@ -257,6 +257,11 @@ impl Record<'_> {
         self.fence
     }
 
+    /// Whether the lease had ended when this was written.
+    pub const fn has_ended(&self) -> bool {
+        self.left_us <= 0
+    }
+
     /// The lease on the reader's clock.
     pub fn lease(&self, clocks: Clocks, route: Route) -> Lease {
         self.lease_written_at(self.written_us(clocks, route))

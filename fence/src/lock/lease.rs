@@ -148,6 +148,14 @@ impl Lease {
         Lease { deadline_us: self.deadline_us.min(now_us), ..self }
     }
 
+    /// The same lease, known to have ended by `now_us`. The delay after it ends when it would have.
+    pub const fn ended_by(self, now_us: u64) -> Lease {
+        if !self.is_live(now_us) || self.delay_us == 0 {
+            return self;
+        }
+        Lease { deadline_us: now_us, delay_us: self.free_us() - now_us, ..self }
+    }
+
     /// Why it has ended when it is replaced or removed at `now_us` in good order: while it is live, because its holder gave
     /// it back.
     pub const fn ending(&self, now_us: u64) -> Ending {
@@ -356,6 +364,15 @@ mod tests {
             (State::Delay, State::Delay, State::Free)
         );
         assert_eq!(lease.run_out(500 * MS), lease);
+    }
+
+    #[test]
+    fn a_lease_that_is_known_to_have_ended_keeps_the_end_of_its_delay() {
+        let lease = granted(Terms { delay: Some(Millis(20)), ..ttl(100) });
+        let ended = lease.ended_by(99 * MS);
+        assert_eq!((ended.state(99 * MS), ended.free_us()), (State::Delay, lease.free_us()));
+        assert_eq!((lease.ended_by(100 * MS), lease.ended_by(150 * MS)), (lease, lease));
+        assert_eq!(granted(ttl(100)).ended_by(1), granted(ttl(100)));
     }
 
     #[test]

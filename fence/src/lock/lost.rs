@@ -10,6 +10,8 @@ use crate::lock::queue::LockName;
 
 /// How many holds are kept: those of a minute, if some 270 a second expire. They take 24 bytes each.
 pub const KEPT: usize = 16_384;
+/// Chains of holds: each has eight holds or so once the ring is full.
+const CHAINS: usize = 2_048;
 
 const NONE: u16 = u16::MAX;
 const _: () = assert!(KEPT.is_power_of_two() && KEPT <= NONE as usize);
@@ -36,7 +38,7 @@ impl LostHolds {
     /// Takes note of a hold that ended so.
     pub fn note(&mut self, lock: LockName, owner: &[u8], fence: Fence) {
         if self.newest.is_empty() {
-            self.newest = vec![NONE; KEPT];
+            self.newest = vec![NONE; CHAINS];
         }
         let at = if self.ring.len() < KEPT { self.ring.len() } else { self.oldest };
         if let Some(&oldest) = self.ring.get(at) {
@@ -88,7 +90,7 @@ impl LostHolds {
 }
 
 fn end_of(hash: u64) -> usize {
-    hash as usize % KEPT
+    hash as usize % CHAINS
 }
 
 /// Tells holds apart. It need not withstand an attack: a collision miscounts a call.
