@@ -98,8 +98,10 @@ fn hash(lock: LockName, owner: &[u8]) -> u64 {
     /// 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", volume 3, section 6.4).
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(FACTOR);
-    let mut hash = mix(lock.db as u64, lock.name.len() as u64);
+    let mut hash = lock.db as u64;
     for part in [lock.name, owner] {
+        // Or NUL bytes before its last bytes would vanish.
+        hash = mix(hash, part.len() as u64);
         let (words, rest) = part.as_chunks::<8>();
         for &word in words {
             hash = mix(hash, u64::from_le_bytes(word));
@@ -127,7 +129,7 @@ mod tests {
         lost.note(K, b"a", fence(7));
         assert!(lost.is_late(Lost::Gone, K, b"a", None) && lost.is_late(Lost::Another, K, b"a", Some(fence(7))));
         assert!(!lost.is_late(Lost::Another, K, b"a", Some(fence(8))));
-        assert!(!lost.is_late(Lost::Another, K, b"b", None));
+        assert!(!lost.is_late(Lost::Another, K, b"b", None) && !lost.is_late(Lost::Another, K, b"\0a", None));
         assert!(!lost.is_late(Lost::Gone, LockName { db: 1, ..K }, b"a", None));
         assert!(!lost.is_late(Lost::Gone, LockName { name: b"ka", ..K }, b"", None));
     }
