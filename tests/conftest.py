@@ -3,11 +3,9 @@
 `redis_server`, `r`, `make_redis` for Redis; `pg`, `dsn`, `db`, `connect`, `make_pg` for PostgreSQL; `eventually` for
 waiting. The folders have some of their own. Every test that asks for `pg` or anything built on it runs on each PostgreSQL major.
 
-`make test` runs several workers, each with servers of its own; a test that measures CPU time is marked `alone`.
+`make test` runs several workers, each with servers of its own; a test that bounds time is marked `timing`.
 """
 
-import contextlib
-import fcntl
 import itertools
 
 import psycopg
@@ -118,24 +116,11 @@ def eventually():
     return harness.eventually
 
 
-# --- several workers (pytest-xdist): a test marked `alone` runs while the others keep still
+# --- several workers (pytest-xdist)
 
 
 # Their cases share one fixture, which takes many seconds and is made by every worker that runs one of them.
-_ONE_WORKER = {
-    "test_one_holder_one_reply_each_growing_fences_and_nothing_left",
-    "test_the_cost_of_a_waiter_does_not_grow_with_the_number_waiting",
-}
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    """They come last, so that the other workers have little left to wait for."""
-    items.sort(key=_is_alone)
-
-
-def _is_alone(item):
-    return item.get_closest_marker("alone") is not None
+_ONE_WORKER = {"test_one_holder_one_reply_each_growing_fences_and_nothing_left"}
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -151,25 +136,6 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
-    with _turn(item) if hasattr(item.config, "workerinput") else contextlib.nullcontext():
-        return (yield)
-
-
-@contextlib.contextmanager
-def _turn(item):
-    """Many may be in the room, or one that is alone, who also keeps the door shut behind those that come after it."""
-    folder = item.config._tmp_path_factory.getbasetemp().parent  # the one folder of all workers of this run
-    alone = _is_alone(item)
-    with open(folder / "door", "w") as door, open(folder / "room", "w") as room:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        if not alone:
-            fcntl.flock(door, fcntl.LOCK_UN)
-        yield
 
 
 # --- what this machine or the chosen server cannot run is named, not passed over in silence

@@ -78,7 +78,6 @@ def test_a_lock_takes_less_memory_than_a_lock_string_and_a_counter(start, count)
         assert left < max(count, 300_000), f"{left} bytes are left of {ours * count:.0f}"
 
 
-@pytest.mark.alone
 def test_leases_that_are_freed_on_another_thread_give_their_places_back(start):
     """While new ones are granted: a place is used again only when that thread is done with it."""
     lines = start()

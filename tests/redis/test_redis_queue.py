@@ -665,7 +665,7 @@ def costs():
     return measured
 
 
-@pytest.mark.alone
+@pytest.mark.timing
 @pytest.mark.parametrize("kind", ["one lock", "a lock each"])
 @pytest.mark.parametrize("what", ["enqueue", "hand-over", "time-out", "disconnect"])
 def test_the_cost_of_a_waiter_does_not_grow_with_the_number_waiting(costs, kind, what):
@@ -711,8 +711,14 @@ def cost_of_waiters(server, lines, closing, kind, count):
         numbers = range(first, min(first + FEW // BATCHES, FEW))
         owners = {number: f"W{number - 1}" if one_lock and number else "A" for number in numbers}
         calls = [("FENCELOCK.RELEASE", key(number), owner) for number, owner in owners.items()]
-        measure("hand-over", len(calls), lambda calls=calls: lines.control.call_all(*calls))
-        assert all(crowd[number].reply() > 0 for number in numbers)
+        granted = []
+
+        def hand_over(calls=calls, numbers=numbers, granted=granted):
+            lines.control.call_all(*calls)
+            granted.extend(crowd[number].reply() for number in numbers)
+
+        measure("hand-over", len(calls), hand_over)
+        assert min(granted) > 0
     for line in crowd:
         line.abort()
     eventually(lambda: (lines.count("waiters"), lines.blocked()), (0, 0))
@@ -767,10 +773,13 @@ def wait(lines, calls):
 
 
 class CpuOf:
-    """The CPU time that the main thread of a server uses inside the block, in nanoseconds."""
+    """The CPU time that the main thread of a server uses inside the block and for what is left of it, in nanoseconds.
+
+    The kernel accounts for a thread when it goes to sleep: what a running one has used since it woke is missing.
+    """
 
     def __init__(self, server):
-        self._file = Path(f"/proc/{server.pid}/schedstat")
+        self._thread = Path(f"/proc/{server.pid}/task/{server.pid}")
         self.ns = 0
 
     def __enter__(self):
@@ -781,7 +790,8 @@ class CpuOf:
         self.ns += self._read()
 
     def _read(self):
-        return int(self._file.read_text().split()[0])
+        eventually(lambda: (self._thread / "stat").read_text().rpartition(") ")[2][0], "S")
+        return int((self._thread / "schedstat").read_text().split()[0])
 
 
 # --- what the server does not allow, and a timer that comes late
