@@ -21,7 +21,7 @@ use std::io::{BufRead, Write};
 use fence::lock::args::{self, BadArgument};
 use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Now, State, Terms};
 use fence::lock::queue::{LockName, Queues};
-use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
+use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
 use fence::{Brought, Fence, FenceLimits, Issuer};
 
 /// How long every operation takes: longer than a tick of the wheel, so that nothing that is due is left over.
@@ -379,7 +379,7 @@ impl World {
             } else if let Some((lease, _)) =
                 self.locks.get_mut(&key).filter(|(lease, _)| lease.is_live_hold_of(fence, self.steady_us))
             {
-                *lease = lease.run_out(self.steady_us);
+                *lease = lease.expire(self.steady_us);
             }
         }
     }
@@ -438,10 +438,10 @@ impl World {
 
     fn guard(&mut self, name: &str, fence: &str) -> String {
         let Some(fence) = self.accepted(fence.parse().unwrap()) else { return "LF005".into() };
-        match Entry::of(self.guards.get(name).copied(), fence) {
-            Entry::Stale(_) => return "LF001".into(),
-            Entry::Shared => {}
-            Entry::Alone => {
+        match GuardVerdict::of(self.guards.get(name).copied(), fence) {
+            GuardVerdict::Stale(_) => return "LF001".into(),
+            GuardVerdict::Shared => {}
+            GuardVerdict::Alone => {
                 self.guards.insert(name.into(), fence.get() as i64);
             }
         }

@@ -63,7 +63,7 @@ impl Step {
 
 /// How a guard, which fences a whole transaction, lets a fence in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Entry {
+pub enum GuardVerdict {
     /// The fence is the stored one: together with all other transactions that have it.
     Shared,
     /// The fence is newer: once it is alone, it is stamped.
@@ -72,13 +72,13 @@ pub enum Entry {
     Stale(i64),
 }
 
-impl Entry {
+impl GuardVerdict {
     /// Judges the caller's fence against the stored one. `None` (and 0) means never stamped.
-    pub fn of(stored: Option<i64>, caller: Fence) -> Entry {
+    pub fn of(stored: Option<i64>, caller: Fence) -> GuardVerdict {
         match Step::Update.judge(stored, caller) {
-            Verdict::Accepted => Entry::Shared,
-            Verdict::Unclaimed => Entry::Alone,
-            Verdict::Stale => Entry::Stale(stored.unwrap_or(0)),
+            Verdict::Accepted => GuardVerdict::Shared,
+            Verdict::Unclaimed => GuardVerdict::Alone,
+            Verdict::Stale => GuardVerdict::Stale(stored.unwrap_or(0)),
         }
     }
 }
@@ -147,12 +147,12 @@ mod tests {
 
     #[test]
     fn a_guard_is_shared_by_one_fence_and_stamped_by_a_newer_one() {
-        let enter = |stored, caller| Entry::of(stored, Fence::new(caller).unwrap());
-        assert_eq!(enter(None, 5), Entry::Alone);
-        assert_eq!(enter(Some(0), 5), Entry::Alone);
-        assert_eq!(enter(Some(4), 5), Entry::Alone);
-        assert_eq!(enter(Some(5), 5), Entry::Shared);
-        assert_eq!(enter(Some(6), 5), Entry::Stale(6));
+        let enter = |stored, caller| GuardVerdict::of(stored, Fence::new(caller).unwrap());
+        assert_eq!(enter(None, 5), GuardVerdict::Alone);
+        assert_eq!(enter(Some(0), 5), GuardVerdict::Alone);
+        assert_eq!(enter(Some(4), 5), GuardVerdict::Alone);
+        assert_eq!(enter(Some(5), 5), GuardVerdict::Shared);
+        assert_eq!(enter(Some(6), 5), GuardVerdict::Stale(6));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Route, decode, encode};
 use fence::lock::lease::{self, Acquired, Caller, Hold, Lease, Millis, Now, Request, Terms};
-use fence::resource::{Entry, Step, Verdict};
+use fence::resource::{GuardVerdict, Step, Verdict};
 use fence::{Fence, Issuer};
 use stateright::{Checker, Model, Property};
 
@@ -291,7 +291,9 @@ impl Model for System {
                 properties.push(Property::sometimes("a newer holder waits for a transaction", |_, s: &State| {
                     s.is_inside()
                         && s.clients.iter().any(|client| match *client {
-                            Client::Holds { fence: Some(fence) } => Entry::of(s.fence(), fence) == Entry::Alone,
+                            Client::Holds { fence: Some(fence) } => {
+                                GuardVerdict::of(s.fence(), fence) == GuardVerdict::Alone
+                            }
                             _ => false,
                         })
                 }))
@@ -472,12 +474,12 @@ impl System {
     fn enter(&self, state: &mut State, client: usize) {
         let Client::Holds { fence: Some(fence) } = state.clients[client] else { return };
         let (version, stamp_before) = (state.version, state.stored);
-        match Entry::of(state.fence(), fence) {
-            Entry::Shared if state.is_stamping() => return,
-            Entry::Alone if state.is_inside() && self.rule != Rule::GuardWithoutWait => return,
-            Entry::Shared => {}
-            Entry::Alone => state.stamp(fence, client),
-            Entry::Stale(_) => {
+        match GuardVerdict::of(state.fence(), fence) {
+            GuardVerdict::Shared if state.is_stamping() => return,
+            GuardVerdict::Alone if state.is_inside() && self.rule != Rule::GuardWithoutWait => return,
+            GuardVerdict::Shared => {}
+            GuardVerdict::Alone => state.stamp(fence, client),
+            GuardVerdict::Stale(_) => {
                 // While a newer holder's stamp may still be rolled back, the answer has to wait.
                 if !state.is_stamping() {
                     note_refused_holder(state, client);

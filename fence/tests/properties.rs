@@ -8,7 +8,7 @@ use fence::lock::ending::Ending;
 use fence::lock::follow::Follower;
 use fence::lock::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
 use fence::lock::queue::{LockName, Queues, Ticket};
-use fence::resource::{Entry, PlainVerdict, Step, Verdict, judge_plain};
+use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain};
 use fence::wheel::{Handle, Wheel};
 use fence::{Fence, Issuer};
 use proptest::prelude::*;
@@ -301,7 +301,7 @@ proptest! {
                 }
                 Call::Close => {
                     if let (Some((lease, _)), Some(account)) = (stored.as_mut(), account.as_mut()) {
-                        *lease = lease.run_out(moment.steady_us);
+                        *lease = lease.expire(moment.steady_us);
                         let delay = account.shut_until - account.ends;
                         account.ends = account.ends.min(now);
                         account.shut_until = account.ends + delay;
@@ -335,8 +335,8 @@ proptest! {
             };
             prop_assert_eq!(step.judge(stored, fence), expected);
             // A guard and a plain write follow the same account.
-            let entry = if own { Entry::Shared } else if newer_than_all { Entry::Alone } else { Entry::Stale(stored.unwrap()) };
-            prop_assert_eq!(Entry::of(stored, fence), entry);
+            let entry = if own { GuardVerdict::Shared } else if newer_than_all { GuardVerdict::Alone } else { GuardVerdict::Stale(stored.unwrap()) };
+            prop_assert_eq!(GuardVerdict::of(stored, fence), entry);
             let plain = match (own, newer_than_all) {
                 (true, _) => PlainVerdict::Accepted,
                 (_, true) => PlainVerdict::Unclaimed(fence),

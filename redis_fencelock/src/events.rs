@@ -115,7 +115,7 @@ event!(on_swap, |_sub, data| {
 
 /// Has the locks looked at that somebody waits for: waiters stay with the number of their database.
 fn look_at_all(db: Option<i32>) {
-    server().queues.borrow_mut().look_at_all(db, server().steady_us());
+    server().queues.borrow_mut().recheck_all(db, server().steady_us());
     reaper::arm_now();
 }
 

@@ -347,7 +347,7 @@ impl Server {
 
     /// Has the queue of a lock looked at when `due_us` has come.
     pub fn look_at(&self, lock: LockName, due_us: u64) {
-        self.queues.borrow_mut().look_at(lock, due_us);
+        self.queues.borrow_mut().recheck_at(lock, due_us);
         reaper::arm(due_us);
     }
 

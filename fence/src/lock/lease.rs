@@ -144,7 +144,7 @@ impl Lease {
     }
 
     /// The lease as it is when it runs out at `now_us`, before its time: its connection closed.
-    pub fn run_out(self, now_us: u64) -> Lease {
+    pub fn expire(self, now_us: u64) -> Lease {
         Lease { deadline_us: self.deadline_us.min(now_us), ..self }
     }
 
@@ -231,7 +231,7 @@ pub enum Lost {
     /// Nothing is stored: released, removed, or never granted.
     Gone,
     /// It was the caller's and its time has passed.
-    RanOut,
+    Expired,
     /// The stored hold is another acquisition.
     Another,
 }
@@ -271,7 +271,7 @@ fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease
         return Err(Lost::Another);
     }
     if !hold.lease.is_live(now_us) {
-        return Err(Lost::RanOut);
+        return Err(Lost::Expired);
     }
     Ok(hold.lease)
 }
@@ -358,12 +358,12 @@ mod tests {
     #[test]
     fn a_lease_that_runs_out_early_has_its_delay_after_that() {
         let lease = granted(Terms { delay: Some(Millis(20)), ..ttl(100) });
-        let ended = lease.run_out(30 * MS);
+        let ended = lease.expire(30 * MS);
         assert_eq!(
             (ended.state(30 * MS), ended.state(49 * MS), ended.state(50 * MS)),
             (State::Delay, State::Delay, State::Free)
         );
-        assert_eq!(lease.run_out(500 * MS), lease);
+        assert_eq!(lease.expire(500 * MS), lease);
     }
 
     #[test]
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn extend_after_the_deadline_is_refused() {
         let lease = granted(ttl(10));
-        assert_eq!(extend(by_a(lease), A, Millis(10), 10 * MS), Err(Lost::RanOut));
+        assert_eq!(extend(by_a(lease), A, Millis(10), 10 * MS), Err(Lost::Expired));
         assert_eq!(extend(None, A, Millis(10), 1), Err(Lost::Gone));
     }
 
@@ -430,8 +430,8 @@ mod tests {
         assert_eq!(lease.state(15 * MS), State::Delay);
         let retry = Request { retry: true, ..by(b"a", terms) };
         assert_eq!(acquire(by_a(lease), false, retry, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
-        assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::RanOut));
-        assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::RanOut));
+        assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::Expired));
+        assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::Expired));
         assert!(acquire(by_a(lease), false, retry, &mut issuer, at(30 * MS)).is_ok());
     }
 
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!([ending(plain, 9), ending(bounded, 9)], [Ending::Released; 2]);
         assert_eq!((ending(plain, 10), ending(bounded, 10)), (Ending::Expired, Ending::MaxHold));
         // Its connection closed before.
-        assert_eq!(ending(bounded.run_out(4 * MS), 5), Ending::Expired);
+        assert_eq!(ending(bounded.expire(4 * MS), 5), Ending::Expired);
     }
 
     #[test]

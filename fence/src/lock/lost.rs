@@ -53,7 +53,7 @@ impl LostHolds {
     /// Whether a caller that does not hold the lock is late: it held it once and lost it. `fence` is that of the call, if it
     /// named one.
     pub fn is_late(&self, lost: Lost, lock: LockName, owner: &[u8], fence: Option<Fence>) -> bool {
-        lost == Lost::RanOut || self.contains(lock, owner, fence)
+        lost == Lost::Expired || self.contains(lock, owner, fence)
     }
 
     fn contains(&self, lock: LockName, owner: &[u8], fence: Option<Fence>) -> bool {
@@ -125,7 +125,7 @@ mod tests {
     fn only_who_lost_the_lock_is_late() {
         let mut lost = LostHolds::default();
         assert!(!lost.is_late(Lost::Gone, K, b"a", None));
-        assert!(lost.is_late(Lost::RanOut, K, b"a", None));
+        assert!(lost.is_late(Lost::Expired, K, b"a", None));
         lost.note(K, b"a", fence(7));
         assert!(lost.is_late(Lost::Gone, K, b"a", None) && lost.is_late(Lost::Another, K, b"a", Some(fence(7))));
         assert!(!lost.is_late(Lost::Another, K, b"a", Some(fence(8))));

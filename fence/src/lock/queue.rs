@@ -30,7 +30,7 @@ pub struct Queues<W> {
     places: Slab<Place<W>>,
     deadlines: Wheel<Address>,
     /// When a queue is to be looked at again, because its lock may be free then.
-    looks: Wheel<Address>,
+    rechecks: Wheel<Address>,
 }
 
 struct Queue {
@@ -40,7 +40,7 @@ struct Queue {
     last: Option<Address>,
     len: usize,
     owners: BTreeMap<Box<[u8]>, Chain>,
-    look: Option<Handle>,
+    recheck: Option<Handle>,
 }
 
 /// The places of one owner in one queue: mostly one.
@@ -55,12 +55,12 @@ struct Place<W> {
     owner: Box<[u8]>,
     queue: Address,
     deadline: Option<Handle>,
-    in_queue: Links,
-    of_owner: Links,
+    in_queue: Neighbors,
+    of_owner: Neighbors,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Links {
+struct Neighbors {
     prev: Option<Address>,
     next: Option<Address>,
 }
@@ -73,7 +73,7 @@ impl<W> Queues<W> {
             queues: Slab::new(),
             places: Slab::new(),
             deadlines: Wheel::new(origin_us),
-            looks: Wheel::new(origin_us),
+            rechecks: Wheel::new(origin_us),
         }
     }
 
@@ -100,8 +100,8 @@ impl<W> Queues<W> {
             owner: owner.into(),
             queue,
             deadline: None,
-            in_queue: Links::default(),
-            of_owner: Links::default(),
+            in_queue: Neighbors::default(),
+            of_owner: Neighbors::default(),
         };
         let at = self.places.insert(place);
         let Some(deadline) = self.deadlines.insert(deadline_us, at) else {
@@ -176,27 +176,27 @@ impl<W> Queues<W> {
     }
 
     /// Has the queue of `lock` looked at when `due_us` has come, in place of any earlier wish. Nothing without a queue.
-    pub fn look_at(&mut self, lock: LockName, due_us: u64) {
+    pub fn recheck_at(&mut self, lock: LockName, due_us: u64) {
         if let Some(at) = self.address_of(lock) {
-            self.look(at, due_us);
+            self.recheck(at, due_us);
         }
     }
 
     /// Has every queue of a database, or of all, looked at when `due_us` has come.
-    pub fn look_at_all(&mut self, db: Option<i32>, due_us: u64) {
+    pub fn recheck_all(&mut self, db: Option<i32>, due_us: u64) {
         let in_db = |&(&of, _): &(&i32, _)| db.is_none_or(|db| db == of);
         let found: Vec<Address> =
             self.names.iter().filter(in_db).flat_map(|(_, names)| names.values().copied()).collect();
         for at in found {
-            self.look(at, due_us);
+            self.recheck(at, due_us);
         }
     }
 
     /// One queue that is to be looked at now, as its database and name. `budget` as for [`Wheel::pop`].
-    pub fn pop_look(&mut self, now_us: u64, budget: &mut usize) -> Option<(i32, Box<[u8]>)> {
-        let at = self.looks.pop(now_us, budget)?;
+    pub fn pop_recheck(&mut self, now_us: u64, budget: &mut usize) -> Option<(i32, Box<[u8]>)> {
+        let at = self.rechecks.pop(now_us, budget)?;
         let queue = self.queues.get_mut(at)?;
-        queue.look = None;
+        queue.recheck = None;
         Some((queue.db, queue.name.clone()))
     }
 
@@ -205,16 +205,16 @@ impl<W> Queues<W> {
         self.deadlines.next_us()
     }
 
-    /// When to call `pop_look` next.
-    pub fn next_look_us(&self) -> Option<u64> {
-        self.looks.next_us()
+    /// When to call `pop_recheck` next.
+    pub fn next_recheck_us(&self) -> Option<u64> {
+        self.rechecks.next_us()
     }
 
-    fn look(&mut self, at: Address, due_us: u64) {
+    fn recheck(&mut self, at: Address, due_us: u64) {
         let Some(queue) = self.queues.get_mut(at) else { return };
-        match queue.look {
-            Some(look) => self.looks.reschedule(look, due_us),
-            None => queue.look = self.looks.insert(due_us, at),
+        match queue.recheck {
+            Some(recheck) => self.rechecks.reschedule(recheck, due_us),
+            None => queue.recheck = self.rechecks.insert(due_us, at),
         }
     }
 
@@ -238,7 +238,7 @@ impl<W> Queues<W> {
             last: None,
             len: 0,
             owners: BTreeMap::new(),
-            look: None,
+            recheck: None,
         });
         self.names.entry(lock.db).or_default().insert(name, at);
         at
@@ -268,14 +268,14 @@ impl<W> Queues<W> {
 
     /// Closes the gaps that a removed place leaves.
     fn unlink(&mut self, place: &Place<W>) {
-        let Links { prev, next } = place.in_queue;
+        let Neighbors { prev, next } = place.in_queue;
         if let Some(prev) = prev {
             self.in_queue(prev).next = next;
         }
         if let Some(next) = next {
             self.in_queue(next).prev = prev;
         }
-        let Links { prev: prev_same, next: next_same } = place.of_owner;
+        let Neighbors { prev: prev_same, next: next_same } = place.of_owner;
         if let Some(prev) = prev_same {
             self.of_owner(prev).next = next_same;
         }
@@ -297,11 +297,11 @@ impl<W> Queues<W> {
         }
     }
 
-    fn in_queue(&mut self, at: Address) -> &mut Links {
+    fn in_queue(&mut self, at: Address) -> &mut Neighbors {
         &mut self.places.get_mut(at).expect("linked places are stored").in_queue
     }
 
-    fn of_owner(&mut self, at: Address) -> &mut Links {
+    fn of_owner(&mut self, at: Address) -> &mut Neighbors {
         &mut self.places.get_mut(at).expect("linked places are stored").of_owner
     }
 
@@ -310,8 +310,8 @@ impl<W> Queues<W> {
             return;
         }
         let Some(queue) = self.queues.remove(at) else { return };
-        if let Some(look) = queue.look {
-            self.looks.remove(look);
+        if let Some(recheck) = queue.recheck {
+            self.rechecks.remove(recheck);
         }
         if let Some(names) = self.names.get_mut(&queue.db) {
             names.remove(&queue.name);
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((queues.waiting(K), queues.len()), (5, 10));
         assert_eq!(order(&mut queues, L), [10, 11, 12, 13, 14]);
         assert_eq!(order(&mut queues, K), [0, 1, 2, 3, 4]);
-        assert!(queues.is_empty() && queues.names.is_empty() && queues.looks.is_empty());
+        assert!(queues.is_empty() && queues.names.is_empty() && queues.rechecks.is_empty());
     }
 
     #[test]
@@ -430,18 +430,18 @@ mod tests {
     #[test]
     fn a_queue_is_looked_at_when_asked_and_never_after_it_is_empty() {
         let mut queues = Queues::new(0);
-        queues.look_at(K, 5_000);
-        assert_eq!(queues.next_look_us(), None);
+        queues.recheck_at(K, 5_000);
+        assert_eq!(queues.next_recheck_us(), None);
         let ticket = queues.join(K, b"o", LATER, 1).unwrap();
-        queues.look_at(K, 50_000);
-        queues.look_at(K, 5_000);
-        assert_eq!(queues.pop_look(4_000, &mut 100), None);
-        assert_eq!(queues.pop_look(6_200, &mut 100), Some((0, b"k"[..].into())));
-        assert_eq!(queues.pop_look(60_000, &mut 100), None);
-        queues.look_at_all(Some(1), 70_000);
-        assert_eq!(queues.pop_look(80_000, &mut 100), None);
-        queues.look_at_all(None, 70_000);
+        queues.recheck_at(K, 50_000);
+        queues.recheck_at(K, 5_000);
+        assert_eq!(queues.pop_recheck(4_000, &mut 100), None);
+        assert_eq!(queues.pop_recheck(6_200, &mut 100), Some((0, b"k"[..].into())));
+        assert_eq!(queues.pop_recheck(60_000, &mut 100), None);
+        queues.recheck_all(Some(1), 70_000);
+        assert_eq!(queues.pop_recheck(80_000, &mut 100), None);
+        queues.recheck_all(None, 70_000);
         queues.leave(ticket);
-        assert_eq!(queues.pop_look(90_000, &mut 100), None);
+        assert_eq!(queues.pop_recheck(90_000, &mut 100), None);
     }
 }

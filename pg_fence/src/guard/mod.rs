@@ -21,7 +21,7 @@ use crate::table::plans::{self, Connection, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::{Answer, Statement, Verb};
 use fence::Fence;
-use fence::resource::Entry;
+use fence::resource::GuardVerdict;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
@@ -120,25 +120,25 @@ impl Guard {
     /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
     fn let_in(&self, fence: Fence) -> Result<(), Refused> {
         self.lock.take(LockMode::Shared);
-        match Entry::of(self.stored()?, fence) {
-            Entry::Shared => return Ok(()),
-            Entry::Stale(stored) => return Err(self.stale(stored, fence)),
+        match GuardVerdict::of(self.stored()?, fence) {
+            GuardVerdict::Shared => return Ok(()),
+            GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
             // Not kept while waiting to be alone: two that did so would wait for each other.
-            Entry::Alone => self.lock.give_back(LockMode::Shared),
+            GuardVerdict::Alone => self.lock.give_back(LockMode::Shared),
         }
         self.lock.take(LockMode::Alone);
         for _ in 0..MAX_TRIES {
             let stored = self.stored()?;
-            match Entry::of(stored, fence) {
-                Entry::Stale(stored) => return Err(self.stale(stored, fence)),
-                Entry::Shared => {
+            match GuardVerdict::of(stored, fence) {
+                GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
+                GuardVerdict::Shared => {
                     // Another transaction of this fence has stamped meanwhile.
                     self.lock.take(LockMode::Shared);
                     self.lock.give_back(LockMode::Alone);
                     return Ok(());
                 }
-                Entry::Alone if self.stamp(stored, fence)? => return Ok(()),
-                Entry::Alone => {}
+                GuardVerdict::Alone if self.stamp(stored, fence)? => return Ok(()),
+                GuardVerdict::Alone => {}
             }
         }
         let (table, key, fence) = (self.table.name.clone(), self.key.text(&self.table), fence.get() as i64);

@@ -220,7 +220,7 @@ fn write(ctx: Ctx) {
     end_ephemeral(ctx);
     send_restored(ctx);
     for_a_slice(|budget| {
-        let Some((db, name)) = server.queues.borrow_mut().pop_look(server.steady_us(), budget) else { return false };
+        let Some((db, name)) = server.queues.borrow_mut().pop_recheck(server.steady_us(), budget) else { return false };
         handover::look(ctx, LockName { db, name: &name });
         true
     });
@@ -240,7 +240,7 @@ fn write(ctx: Ctx) {
         }
         true
     });
-    arm_next(server.queues.borrow().next_look_us());
+    arm_next(server.queues.borrow().next_recheck_us());
     arm_next(down_until().or_else(|| server.index.borrow().next_us()));
 }
 
@@ -423,7 +423,7 @@ fn end_bound(ctx: Ctx, place: u32, db: i32) -> Result<(), u64> {
     await_served(ctx, name.0, clocks.steady_us)?;
     match Slot::open(ctx, name.0) {
         Ok(slot) if slot.holds(value) => slot
-            .set_deadline(lease.run_out(clocks.steady_us), clocks)
+            .set_deadline(lease.expire(clocks.steady_us), clocks)
             .map_err(|NotPropagated| clocks.steady_us + NOT_SERVED_RETRY_US),
         _ => Ok(()),
     }

@@ -74,7 +74,7 @@ impl Test {
                 self.clocks.steady_us += by_us;
                 self.clocks.wall_us += if self.counts { 0 } else { by_us };
             }
-            6 => self.run_out(),
+            6 => self.expire(),
             7 => {
                 let raised = self.last + input.span(10)?;
                 self.issuer.observe(raised);
@@ -144,7 +144,7 @@ impl Test {
             Some(account) if account.owner != owner || fence.is_some_and(|fence| fence.get() != account.fence) => {
                 Some(Lost::Another)
             }
-            Some(account) => (account.ends_us <= self.now()).then_some(Lost::RanOut),
+            Some(account) => (account.ends_us <= self.now()).then_some(Lost::Expired),
         }
     }
 
@@ -175,10 +175,10 @@ impl Test {
     }
 
     /// The connection of the holder closes.
-    fn run_out(&mut self) {
+    fn expire(&mut self) {
         let now = self.now();
         if let (Some((lease, _)), Some(account)) = (self.stored.as_mut(), self.account.as_mut()) {
-            *lease = lease.run_out(self.clocks.steady_us);
+            *lease = lease.expire(self.clocks.steady_us);
             account.ends_us = account.ends_us.min(now);
         }
     }

@@ -5,7 +5,7 @@ use fence::lock::queue::{LockName, Queues, Ticket};
 use crate::input::Input;
 
 const ORIGIN_US: u64 = 1_700_000_000_000_000;
-/// How late a waiter or a look may come out.
+/// How late a waiter or a recheck may come out.
 const TICK_US: u64 = 1_024;
 /// Bits of a span: from nothing to some two minutes.
 const SPAN_BITS: u8 = 27;
@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
     let mut test = Test {
         queues: Queues::new(ORIGIN_US),
         waiters: Vec::new(),
-        looks: [None; LOCKS as usize],
+        rechecks: [None; LOCKS as usize],
         now_us: ORIGIN_US,
         next: 0,
     };
@@ -30,7 +30,7 @@ pub fn run(data: &[u8]) {
         assert_eq!(test.queues.leave(waiter.ticket), Some(waiter.id));
     }
     assert!(test.queues.is_empty());
-    assert_eq!((test.queues.next_expiry_us(), test.queues.next_look_us()), (None, None));
+    assert_eq!((test.queues.next_expiry_us(), test.queues.next_recheck_us()), (None, None));
 }
 
 fn name(lock: u8) -> LockName<'static> {
@@ -49,8 +49,8 @@ struct Test {
     queues: Queues<u32>,
     /// In the order of their joining.
     waiters: Vec<Listed>,
-    /// When each queue is to be looked at.
-    looks: [Option<u64>; LOCKS as usize],
+    /// When each queue is to be rechecked.
+    rechecks: [Option<u64>; LOCKS as usize],
     now_us: u64,
     next: u32,
 }
@@ -98,14 +98,14 @@ impl Test {
             }
             6 => {
                 let (lock, due_us) = (input.below(LOCKS)?, self.now_us + input.span(SPAN_BITS)?);
-                self.queues.look_at(name(lock), due_us);
-                self.want_look(lock, due_us);
+                self.queues.recheck_at(name(lock), due_us);
+                self.want_recheck(lock, due_us);
             }
             7 => {
                 let (db, due_us) = (input.below(3)?, self.now_us + input.span(SPAN_BITS)?);
-                self.queues.look_at_all((db < 2).then_some(i32::from(db)), due_us);
+                self.queues.recheck_all((db < 2).then_some(i32::from(db)), due_us);
                 for lock in (0..LOCKS).filter(|&lock| db == 2 || db == lock / 2) {
-                    self.want_look(lock, due_us);
+                    self.want_recheck(lock, due_us);
                 }
             }
             8 => {
@@ -133,14 +133,14 @@ impl Test {
     fn remove(&mut self, at: usize) -> Listed {
         let gone = self.waiters.remove(at);
         if !self.waiters.iter().any(|listed| listed.lock == gone.lock) {
-            self.looks[usize::from(gone.lock)] = None;
+            self.rechecks[usize::from(gone.lock)] = None;
         }
         gone
     }
 
-    fn want_look(&mut self, lock: u8, due_us: u64) {
+    fn want_recheck(&mut self, lock: u8, due_us: u64) {
         if self.waiters.iter().any(|listed| listed.lock == lock) {
-            self.looks[usize::from(lock)] = Some(due_us);
+            self.rechecks[usize::from(lock)] = Some(due_us);
         }
     }
 
@@ -151,11 +151,11 @@ impl Test {
                 let at = self.waiters.iter().position(|listed| listed.id == id).expect("a waiter comes out once");
                 assert!(self.remove(at).deadline_us <= self.now_us, "waiter {id} is early");
             }
-            while let Some((db, name)) = self.queues.pop_look(self.now_us, &mut left) {
+            while let Some((db, name)) = self.queues.pop_recheck(self.now_us, &mut left) {
                 let named = |&lock: &u8| i32::from(lock / 2) == db && *NAMES[usize::from(lock)] == *name;
                 let lock = (0..LOCKS).find(named).expect("one of ours");
-                let due_us = self.looks[usize::from(lock)].take();
-                assert!(due_us.is_some_and(|due_us| due_us <= self.now_us), "the look at {lock} is early");
+                let due_us = self.rechecks[usize::from(lock)].take();
+                assert!(due_us.is_some_and(|due_us| due_us <= self.now_us), "the recheck of {lock} is early");
             }
             if left > 0 {
                 break;
@@ -163,7 +163,7 @@ impl Test {
         }
         let late = |due_us: u64| due_us + TICK_US <= self.now_us;
         assert!(!self.waiters.iter().any(|listed| late(listed.deadline_us)), "a waiter is late");
-        assert!(!self.looks.iter().flatten().any(|&due_us| late(due_us)), "a look is late");
+        assert!(!self.rechecks.iter().flatten().any(|&due_us| late(due_us)), "a recheck is late");
     }
 
     fn compare(&self) {
@@ -174,7 +174,7 @@ impl Test {
         }
         for (next_us, earliest_us) in [
             (self.queues.next_expiry_us(), self.waiters.iter().map(|listed| listed.deadline_us).min()),
-            (self.queues.next_look_us(), self.looks.iter().flatten().copied().min()),
+            (self.queues.next_recheck_us(), self.rechecks.iter().flatten().copied().min()),
         ] {
             assert_eq!(next_us.is_some(), earliest_us.is_some());
             assert!(next_us.zip(earliest_us).is_none_or(|(next, earliest)| next < earliest.max(self.now_us) + TICK_US));
