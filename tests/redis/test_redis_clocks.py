@@ -15,7 +15,7 @@ from harness.locks import FENCE_MAX, NO_RETRY, acquire, extend, inspect, release
 from harness.payloads import lock_payload
 from harness.redis_calls import Lines
 from harness.redis_cluster import RedisCluster
-from test_redis_cluster import each_move
+from test_redis_cluster import each_move, names_of
 from test_redis_replication import FAST_SYNC, digest, follow, promote, wait_until_equal
 
 LONG_MS = 60_000
@@ -276,6 +276,52 @@ def test_a_slot_takes_its_locks_along_however_far_ahead_the_fences_are(apart, wa
         assert acquire(client, "k", "B", LONG_MS) is None
         assert release(client, "k", "A", fence) == 1
         assert acquire(client, "k", "B", LONG_MS) > fence
+
+
+def raise_as_far_as_it_goes(client):
+    """To 2 s below the limit: a lock is granted at once."""
+    raised = now_us() + HOUR_US - 2_000_000
+    assert client.execute_command("FENCELOCK.RAISE", raised) == raised
+    return acquire(client, "k", "A", LONG_MS)
+
+
+def assert_arrived(client, fence):
+    assert inspect(client, "k").hold == (b"A", fence)
+    assert acquire(client, "k", "B", LONG_MS) is None
+    assert release(client, "k", "A", fence) == 1
+    assert acquire(client, "k", "B", LONG_MS) > fence
+
+
+@each_move
+def test_a_slot_takes_a_lock_along_whose_fence_is_an_hour_ahead_to_a_host_whose_clock_is_behind(apart, way):
+    """That fence is more than an hour ahead of the clock there."""
+    cluster, source, target, clocks = apart
+    with redis.Redis(port=source.port, protocol=2) as client:
+        fence = raise_as_far_as_it_goes(client)
+    clocks[1].step_wall(-5)
+    [resource] = names_of(cluster, target, 1)
+    with redis.Redis(port=target.port, protocol=2) as client:
+
+        def knows_the_step():
+            with pytest.raises(redis.ResponseError, match="more than two days ahead"):
+                client.execute_command("FENCELOCK.CLAIM", resource, now_us() + (2 * DAY_S - 2) * 1_000_000)
+            return True
+
+        eventually(knows_the_step, retry_on=(pytest.fail.Exception,))
+    getattr(cluster, way)(cluster.slot_of("k"), source, target)
+    # A move that is refused is tried again, until the clock has come far enough.
+    assert "a lock is refused" not in target.log()
+    with redis.Redis(port=target.port, protocol=2) as client:
+        assert_arrived(client, fence)
+
+
+def test_a_lock_whose_fence_is_an_hour_ahead_migrates_to_a_host_whose_clock_is_behind(host):
+    _, one, _ = host()
+    server, other, _ = host(-5)
+    fence = raise_as_far_as_it_goes(one)
+    one.migrate("127.0.0.1", server.port, "k", 0, 5_000)
+    assert one.exists("k") == 0
+    assert_arrived(other, fence)
 
 
 @each_move
