@@ -13,7 +13,7 @@ import pytest
 from harness import eventually
 from harness.locks import acquire, extend, inspect, release
 from harness.payloads import record
-from test_redis_replication import FAST_SYNC, follow, node, promote, wait_until_equal  # noqa: F401
+from test_redis_replication import FAST_SYNC, digest, follow, node, promote, wait_until_equal  # noqa: F401
 from test_redis_rolling import LONG_MS, HandMadePrimary, primary_with, snapshot, start  # noqa: F401
 
 # What a slow machine may need to send one command on.
@@ -166,6 +166,33 @@ def test_a_partial_synchronisation_sends_no_lease(node):  # noqa: F811
     wait_for_clock(replica)
     wait_until_equal(primary, replica)
     assert (calls(replica, "_apply"), primary.info("stats")["sync_full"]) == (50, 1)
+
+
+def test_a_time_to_live_that_somebody_set_is_on_all_copies_after_a_synchronisation(node):  # noqa: F811
+    """It stays until the next grant or extension, wherever the lease has gone."""
+    server, primary = node(appendonly="yes")
+    _, early = node(of=server, appendonly="yes")
+    acquire(primary, "expire", "A", 600_000)
+    acquire(primary, "pexpire", "A", 600_000, "MAXHOLD", 600_000)
+    acquire(primary, "extended", "A", 600_000)
+    assert (primary.expire("expire", 900), primary.pexpire("pexpire", 900_000), primary.expire("extended", 900)) == (1, 1, 1)
+    extend(primary, "extended", "A", 600_000)
+    _, late = node(of=server, appendonly="yes")
+    # The clock of the primary, which comes now, changes nothing but how long a lease is.
+    wait_for_clock(early, late)
+    wait_until_equal(primary, early, late)
+    for copy in (primary, early, late):
+        assert copy.execute_command("PEXPIRETIME", "expire") == primary.execute_command("PEXPIRETIME", "expire")
+        assert copy.execute_command("PEXPIRETIME", "pexpire") == primary.execute_command("PEXPIRETIME", "pexpire")
+        assert 800_000 < copy.pttl("expire") <= 900_000
+        assert 800_000 < copy.pttl("pexpire") <= 900_000
+        assert copy.pttl("extended") == -1
+        assert digest(copy) == digest(primary)
+    # And in the append-only file that a replica writes for itself.
+    promote(late)
+    before = late.execute_command("PEXPIRETIME", "expire")
+    assert late.execute_command("DEBUG", "LOADAOF") in (b"OK", True)
+    assert (late.execute_command("PEXPIRETIME", "expire"), digest(late)) == (before, digest(primary))
 
 
 def test_the_clock_is_sent_to_replicas_alone_and_while_a_lease_exists(node):  # noqa: F811

@@ -136,6 +136,25 @@ def test_live_leases_and_the_last_fence_survive(make_redis, config, route):
 
 
 @each_route
+def test_a_time_to_live_that_somebody_set_survives(make_redis, config, route):
+    server = make_redis(config=DEBUG | config)
+    ends_at = lambda client, key: client.execute_command("PEXPIRETIME", key)  # noqa: E731
+    digest = lambda client: client.execute_command("DEBUG", "DIGEST")  # noqa: E731
+    with connect(server) as client:
+        for key in ("expire", "pexpire", "extended", "none"):
+            acquire(client, key, "A", 600_000)
+        assert (client.expire("expire", 900), client.pexpire("pexpire", 900_000), client.expire("extended", 900)) == (1, 1, 1)
+        extend(client, "extended", "A", 600_000)
+        ends, before = [ends_at(client, "expire"), ends_at(client, "pexpire"), -1, -1], digest(client)
+        assert min(ends[:2]) > time.time() * 1_000 + 800_000
+    route(server)
+    with connect(server) as client:
+        assert [ends_at(client, key) for key in ("expire", "pexpire", "extended", "none")] == ends
+        assert digest(client) == before
+        assert inspect(client, "expire").owner == b"A"
+
+
+@each_route
 def test_the_last_fence_survives_without_a_live_lease(make_redis, config, route):
     server = make_redis(("fence-clock", "no"), config)
     with connect(server) as client:
