@@ -18,6 +18,7 @@ from harness.redis_cluster import READY_WITHIN_S, SLOTS, ClusterNode, RedisClust
 from harness.redis_server import server_version
 from harness.locks import acquire, extend, inspect, release
 from harness.waiting import HANG_S
+from test_redis_persistence import snapshots_fail
 
 LONG_MS = 60_000
 # Names that are hard on a cluster: braces that are and that are not a hash tag, and any bytes.
@@ -555,6 +556,15 @@ def test_what_refuses_writes_of_clients_alone_stops_no_hand_over(lone, setting):
     lone.control.call("CONFIG", "SET", *setting)
     assert lone.control.call("SET", "x", 1).code == ("NOREPLICAS" if setting[0].startswith("min") else "OOM")
     assert waiter.only_reply() > first
+
+
+def test_a_snapshot_that_failed_stops_no_hand_over(lone):
+    first = lone.control.call("FENCELOCK.ACQUIRE", "k", "A", 1_000)
+    waiter = lone.queue("k", "W", LONG_MS, LONG_MS)
+    with snapshots_fail(lone.control.call):
+        assert lone.control.call("SET", "x", 1).code == "MISCONF"
+        assert waiter.only_reply() > first
+        assert lone.control.call("FENCELOCK.RELEASE", "k", "W").code == "MISCONF"
 
 
 def test_a_lease_whose_connection_closes_while_the_cluster_is_down_ends_when_it_is_back(lone):

@@ -3,10 +3,12 @@
 By each route: snapshot, append-only file, its rewrite with and without preamble, reload, and SIGKILL under load.
 """
 
+import contextlib
 import itertools
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import redis
@@ -324,6 +326,69 @@ def test_a_snapshot_with_a_lock_that_cannot_be_read_is_refused_and_named(make_re
     file.write_bytes(snapshot[:at] + b"\x63" + snapshot[at + 1 :])
     with pytest.raises(Exception, match="a lock is refused while loading"):
         server.start()
+
+
+@contextlib.contextmanager
+def snapshots_fail(call):
+    """The server, which `call` sends words to, could not save and refuses the writes of clients meanwhile."""
+
+    def save(status):
+        call("BGSAVE")
+        eventually(lambda: b"rdb_bgsave_in_progress:0" in (told := call("INFO", "persistence")) and status in told)
+
+    [_, folder], [_, name] = (call("CONFIG", "GET", setting) for setting in ("dir", "dbfilename"))
+    # A snapshot is renamed when it is complete, which a folder in its place does not allow.
+    in_the_way = Path(folder.decode()) / name.decode()
+    in_the_way.mkdir()
+    call("CONFIG", "SET", "save", "3600 1000000")
+    call("CONFIG", "SET", "stop-writes-on-bgsave-error", "yes")
+    save(b"rdb_last_bgsave_status:err")
+    yield
+    in_the_way.rmdir()
+    save(b"rdb_last_bgsave_status:ok")
+
+
+def test_a_primary_whose_snapshot_failed_refuses_calls_and_serves_who_waits(start):
+    lines = start(("fence-clock", "no"), {"appendonly": "yes"} | DEBUG)
+    call, bound = lines.control.call, lines.open()
+    assert [call("FENCELOCK.ACQUIRE", key, "A", 600_000) for key in ("held", "freed", "waited")] == [1, 2, 3]
+    assert bound.call("FENCELOCK.ACQUIRE", "bound", "A", 600_000, "EPHEMERAL") == 4
+    assert call("FENCELOCK.CLAIM", "resource", 4) == [b"fence", b"4"]
+    waiter, heir = lines.queue("waited", "W", 600_000, 600_000), lines.queue("bound", "H", 600_000, 600_000)
+    with snapshots_fail(call):
+        before = [call("DEBUG", "DIGEST"), lines.stats()]
+        for words in (
+            ("ACQUIRE", "free", "B", 600_000),
+            ("ACQUIRE", "held", "B", 600_000, "WAIT", 600_000),
+            ("ACQUIRE", "held", "A", 600_000, "RETRY"),
+            ("EXTEND", "held", "A", 600_000),
+            ("RELEASE", "freed", "A"),
+            ("CLAIM", "resource", 5),
+            ("WRITE", "resource", 4, "field", "value"),
+            ("RAISE", 9),
+        ):
+            assert call(f"FENCELOCK.{words[0]}", *words[1:]).code == "MISCONF", words
+        script = "return redis.call('FENCELOCK.ACQUIRE', KEYS[1], 'B', 600000)"
+        assert "MISCONF" in call("EVAL", script, 1, "free")
+        assert [call("FENCELOCK.CHECK", "held", 1), call("FENCELOCK.INSPECT", "held")[:4]] == [1, [b"owner", b"A", b"fence", 1]]
+        assert [call("DEBUG", "DIGEST"), lines.stats()] == before
+        # Whoever waited before is served when the lease ends, however that is.
+        call("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+        lines.control.call_all(
+            ("FENCELOCK.EXTEND", "waited", "A", 50),
+            ("FENCELOCK.EXTEND", "freed", "A", 50),
+            ("CONFIG", "SET", "stop-writes-on-bgsave-error", "yes"),
+        )
+        assert waiter.only_reply() == 5
+        bound.close()
+        assert heir.only_reply() == 6
+        eventually(lambda: call("EXISTS", "freed"), 0)
+        assert call("FENCELOCK.RELEASE", "waited", "W").code == "MISCONF"
+        digest = call("DEBUG", "DIGEST")
+    assert call("DEBUG", "LOADAOF") == "OK"
+    assert call("DEBUG", "DIGEST") == digest
+    assert call("FENCELOCK.RELEASE", "waited", "W") == 1
+    assert call("FENCELOCK.ACQUIRE", "free", "B", 600_000) == 7 + SKIPPED
 
 
 @pytest.mark.parametrize("clock", ["yes", "no"])
