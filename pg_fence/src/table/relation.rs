@@ -49,6 +49,8 @@ pub struct Table {
     /// The role that was last seen to have a right to change rows; a change of rights makes a new entry.
     writer: Cell<Oid>,
     used: Cell<u64>,
+    /// How many changes of columns the server had told of when it last told of one of this table.
+    column_changes: Cell<u64>,
     depends_on: RefCell<Vec<CatalogEntry>>,
 }
 
@@ -105,6 +107,7 @@ type CatalogId = pg_sys::SysCacheIdentifier::Type;
 const SCHEMAS: CatalogId = pg_sys::SysCacheIdentifier::NAMESPACEOID as CatalogId;
 const OPERATORS: CatalogId = pg_sys::SysCacheIdentifier::OPEROID as CatalogId;
 const TYPES: CatalogId = pg_sys::SysCacheIdentifier::TYPEOID as CatalogId;
+const COLUMNS: CatalogId = pg_sys::SysCacheIdentifier::ATTNUM as CatalogId;
 
 #[derive(Default)]
 struct Tables {
@@ -112,6 +115,8 @@ struct Tables {
     /// Counts the calls, to know which table was used last.
     clock: Cell<u64>,
     bytes: Cell<usize>,
+    /// Counts the changes of columns, of whatever table.
+    column_changes: Cell<u64>,
     /// The columns of tables for which a query that was made for older ones has been refused, as a hash.
     refused: RefCell<BTreeMap<u32, u64>>,
 }
@@ -123,6 +128,7 @@ static TABLES: MainThread<Tables> = MainThread(Tables {
     by_oid: RefCell::new(BTreeMap::new()),
     clock: Cell::new(0),
     bytes: Cell::new(0),
+    column_changes: Cell::new(0),
     refused: RefCell::new(BTreeMap::new()),
 });
 
@@ -149,7 +155,7 @@ pub fn watch_changes() {
     // SAFETY: the callbacks are functions of this library, which is never unloaded; they only mark entries.
     unsafe {
         pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), server::NO_ARGUMENT);
-        for catalog in [SCHEMAS, OPERATORS, TYPES] {
+        for catalog in [SCHEMAS, OPERATORS, TYPES, COLUMNS] {
             pg_sys::CacheRegisterSyscacheCallback(catalog, Some(catalog_changed), server::NO_ARGUMENT);
         }
     }
@@ -353,6 +359,7 @@ impl Tables {
             let itself = (table.used.get(), true, table.clone());
             plans.chain((table.oid.to_u32() != in_use).then_some(itself)).collect::<Vec<_>>()
         };
+        let count = self.by_oid.borrow().len();
         let mut by_use: Vec<(u64, bool, Rc<Table>)> = tables.iter().flat_map(of_table).collect();
         by_use.sort_by_key(|(used, is_table, _)| (*used, *is_table));
         for (used, is_table, table) in by_use {
@@ -366,6 +373,22 @@ impl Tables {
             }
         }
         self.bytes.set(bytes);
+        if self.by_oid.borrow().len() < count {
+            // Changes of a table that is not known any more are not seen.
+            server::forget_analyses();
+        }
+    }
+
+    /// Whether columns have changed since the server told of such a table last. A query that names the row type of a
+    /// table does not depend on its columns for the server. Where the query's columns must fit those of something else,
+    /// as with RETURN QUERY, it is refused before it calls a function of this library, so that must not be waited for.
+    fn have_new_columns(&self, changed: impl Fn(&Table) -> bool) -> bool {
+        let now = self.column_changes.get();
+        let tables = self.by_oid.borrow();
+        tables
+            .values()
+            .filter(|table| changed(table))
+            .fold(false, |any, table| table.column_changes.replace(now) != now || any)
     }
 
     fn mark(&self, changed: impl Fn(&Table) -> bool) {
@@ -395,15 +418,21 @@ fn hash_of(catalog: CatalogId, oid: Oid) -> u32 {
 #[pg_guard]
 unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
     LAST_ROW_TYPE.set(None);
-    match server::valid(oid) {
-        Some(oid) => TABLES.mark(|table| table.oid == oid),
-        None => TABLES.mark(|_| true),
+    let is_changed = |table: &Table| server::valid(oid).is_none_or(|oid| table.oid == oid);
+    if TABLES.have_new_columns(is_changed) {
+        server::forget_analyses();
     }
+    TABLES.mark(is_changed);
 }
 
 #[pg_guard]
 unsafe extern "C-unwind" fn catalog_changed(_argument: Datum, catalog: CatalogId, hash: u32) {
     LAST_ROW_TYPE.set(None);
+    if catalog == COLUMNS {
+        // Which table's, the hash does not say; that comes next, as a change of the table.
+        TABLES.column_changes.set(TABLES.column_changes.get() + 1);
+        return;
+    }
     let changed = CatalogEntry { catalog, hash };
     // A query that names the row type of a table keeps the type's oid, and the server does not note that. Where the table
     // was dropped, its name may stand for another one now.
@@ -462,6 +491,7 @@ fn facts_of(relation: &pg_sys::RelationData) -> Result<(Table, Oid), Refused> {
         is_current: Cell::new(true),
         writer: Cell::new(pg_sys::InvalidOid),
         used: Cell::new(0),
+        column_changes: Cell::new(TABLES.column_changes.get()),
         depends_on: RefCell::default(),
     };
     Ok((table, form.relnamespace))
