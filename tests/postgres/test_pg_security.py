@@ -352,8 +352,18 @@ def test_one_rule_says_where_guards_and_fence_use_work(db, call):
         CREATE PROCEDURE steps() LANGUAGE plpgsql AS
             $$ BEGIN PERFORM {call}; COMMIT; PERFORM {call}; ROLLBACK; PERFORM wrapped(); END $$;
         CREATE FUNCTION calls() RETURNS void LANGUAGE plpgsql AS $$ BEGIN CALL inner_steps(); END $$;
-        CREATE PROCEDURE inner_steps() LANGUAGE plpgsql AS $$ BEGIN PERFORM {call}; END $$""")
-    for refused in [f"SELECT {call}", "SELECT wrapped()", "SELECT calls()", f"WITH x AS (SELECT {call}) SELECT FROM x"]:
+        CREATE PROCEDURE inner_steps() LANGUAGE plpgsql AS $$ BEGIN PERFORM {call}; END $$;
+        CREATE FUNCTION loops() RETURNS void LANGUAGE plpgsql AS $$ DECLARE r record; BEGIN FOR r IN SELECT {call} LOOP END LOOP; END $$;
+        CREATE PROCEDURE looping() LANGUAGE plpgsql AS $$ DECLARE r record; BEGIN
+            FOR r IN SELECT {call} LOOP COMMIT; END LOOP; PERFORM loops(); END $$""")
+    for refused in [
+        f"SELECT {call}",
+        "SELECT wrapped()",
+        "SELECT calls()",
+        "SELECT loops()",
+        f"WITH x AS (SELECT {call}) SELECT FROM x",
+        f"DECLARE c CURSOR WITH HOLD FOR SELECT {call}",
+    ]:
         error = refusal(db, refused)
         assert (refused, error.sqlstate, error.diag.constraint_name) == (refused, "25P01", "no_transaction_block")
         assert error.diag.message_hint.startswith("Send BEGIN first")
@@ -366,9 +376,16 @@ def test_one_rule_says_where_guards_and_fence_use_work(db, call):
         "DO $$ BEGIN PERFORM wrapped(); END $$",
         "CALL steps()",
         "DO $$ BEGIN CALL steps(); END $$",
+        f"DO $$ DECLARE r record; BEGIN FOR r IN SELECT {call} LOOP END LOOP; END $$",
+        f"DO $$ DECLARE c CURSOR FOR SELECT {call}; r bigint; BEGIN OPEN c; FETCH c INTO r; CLOSE c; END $$",
+        f"DO $$ DECLARE c refcursor; r bigint; BEGIN OPEN c FOR EXECUTE 'SELECT wrapped()'; FETCH c INTO r; CLOSE c; END $$",
+        "DO $$ BEGIN PERFORM loops(); END $$",
+        "CALL looping()",
         f"BEGIN; SELECT {call}; COMMIT",
     ]:
         db.execute(passes)
+        if passes.startswith(("DO", "CALL")):
+            db.execute(passes, (), prepare=True)
     with db.transaction():
         assert db.execute(f"SELECT {call}").fetchone() == (5,)
         assert db.execute("SELECT wrapped()").fetchone() == (5,)

@@ -447,12 +447,23 @@ pub fn is_in_transaction_block() -> bool {
         if pg_sys::IsTransactionBlock() {
             return true;
         }
-        match pg_sys::ActivePortal.as_ref() {
+        match clients_portal().as_ref() {
             Some(portal) => {
                 matches!(portal.commandTag, pg_sys::CommandTag::CMDTAG_DO | pg_sys::CommandTag::CMDTAG_CALL)
             }
             None => pg_sys::MyBackendType == pg_sys::BackendType::B_BG_WORKER,
         }
+    }
+}
+
+/// The portal that runs the client's statement. While a cursor of a function or of DO runs, that is the active one, and
+/// the client's is the one without a name: no cursor can have none.
+fn clients_portal() -> pg_sys::Portal {
+    // SAFETY: the look-up reads a table of the backend; a portal stays while it runs.
+    unsafe {
+        let unnamed = pg_sys::GetPortalByName(c"".as_ptr());
+        let runs = unnamed.as_ref().is_some_and(|portal| portal.status == pg_sys::PortalStatus::PORTAL_ACTIVE);
+        if runs { unnamed } else { pg_sys::ActivePortal }
     }
 }
 
