@@ -144,7 +144,7 @@ def test_many_claims_come_in_key_order_each_once_without_the_stale(counters):
 
 
 @pytest.mark.parametrize(
-    "keys", ["ARRAY[2,1]", "ARRAY['2','1']", "'{2,1}'", "'[2,1]'::jsonb", "'[2,1]'", "ARRAY[2,1]::numeric[]", "ARRAY[ROW(2),ROW(1)]"]
+    "keys", ["ARRAY[2,1]", "ARRAY['2','1']", "'{2,1}'", "'[2,1]'::jsonb", "'[2,1]'", "' [2,1]'", "' {2,1}'", "'[0:1]={2,1}'", "'[0:1][5:5] = {{2},{1}}'", "ARRAY[2,1]::numeric[]", "ARRAY[ROW(2),ROW(1)]"]
 )
 def test_many_keys_may_be_written_in_any_array_form(counters, keys):
     assert counters.execute(f"SELECT id FROM fenced_claim_many(NULL::counters, {keys}, 33)").fetchall() == [(1,), (2,)]

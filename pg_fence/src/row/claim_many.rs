@@ -73,11 +73,18 @@ fn keys_of_json(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
 
 /// The text form of an array of the key's type, or of a JSON array.
 fn keys_of_text(table: &Table, text: &CStr) -> Result<Vec<Key>, Refused> {
-    let type_oid = if text.to_bytes().first() == Some(&b'[') { pg_sys::JSONBOID } else { array_of_texts() };
+    let type_oid = if is_json_array(text.to_bytes()) { pg_sys::JSONBOID } else { array_of_texts() };
     match Input::of(type_oid).read(Some(text), -1) {
         Some(datum) => keys(table, Value { datum, type_oid }),
         None => Err(null_key(table)),
     }
+}
+
+/// An array of the server can begin with a bracket too, where it names its bounds: `[0:1]={1,2}`.
+fn is_json_array(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    let is_of_bounds = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"[]:+-".contains(byte);
+    text.first() == Some(&b'[') && text.iter().find(|byte| !is_of_bounds(byte)) != Some(&b'=')
 }
 
 fn array_of_texts() -> Oid {
@@ -86,4 +93,19 @@ fn array_of_texts() -> Oid {
 
 fn null_key(table: &Table) -> Refused {
     Refused::Key { table: table.name.clone(), columns: table.key_names(), problem: KeyProblem::Null(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_json_array;
+
+    #[test]
+    fn the_bounds_of_an_array_are_no_json() {
+        for json in ["[1]", " [ 1, 2 ]", "[]", "[[1]]", "[-1]", "[\"a=b\"]", "[1", "["] {
+            assert!(is_json_array(json.as_bytes()), "{json}");
+        }
+        for array in ["[0:1]={1,2}", " [ -1 : +0 ] [1:1] = {{1},{2}}", "[2]={1,2}", "{1}", "={1}", ""] {
+            assert!(!is_json_array(array.as_bytes()), "{array}");
+        }
+    }
 }
