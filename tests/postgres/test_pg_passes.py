@@ -260,6 +260,65 @@ def test_a_trigger_that_swallows_a_moving_row_leaves_later_statements_alone(part
     assert in_transaction(parts, USE_5, "UPDATE parts SET r = 'b', v = 99 WHERE id = 1", *[f"SAVEPOINT s; {insert}; ROLLBACK TO s" for insert in inserts], inserts[0]) == 1
 
 
+def test_one_that_merges_is_refused_where_a_row_that_it_moves_is_swallowed(parts):
+    """Nothing tells its new row from the one that moves: better refused than a fence lost. Two statements pass."""
+    parts.execute("""CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN CASE WHEN NEW.v = 99 THEN NULL ELSE NEW END; END $$;
+        CREATE TRIGGER swallow BEFORE INSERT ON pb FOR EACH ROW EXECUTE FUNCTION swallow()""")
+    merge = """MERGE INTO parts USING (VALUES (1), (9)) s (id) ON parts.id = s.id
+        WHEN MATCHED THEN UPDATE SET r = 'b', v = 99 WHEN NOT MATCHED THEN INSERT VALUES ('b', 9)"""
+    assert in_transaction(parts, USE_5, merge) == "LF003"
+    assert in_transaction(parts, USE_5, "UPDATE parts SET r = 'b', v = 99 WHERE id = 1", "INSERT INTO parts VALUES ('b', 9)") == 1
+
+
+LATER = "CREATE TABLE pc PARTITION OF parts FOR VALUES IN ('c', 'cc') PARTITION BY LIST (r); CREATE TABLE pcc PARTITION OF pc DEFAULT"
+MOVING = {
+    "UPDATE parts SET r = 'c', fence = 0 WHERE id = 1": "LF003",
+    "UPDATE parts SET r = 'c' WHERE id = 1": 1,
+    "UPDATE parts SET r = 'b' WHERE id = 1": 1,
+    "MERGE INTO parts USING (VALUES (1)) s (id) ON parts.id = s.id WHEN MATCHED THEN UPDATE SET r = 'c', fence = 0": "LF003",
+    "WITH u AS (UPDATE parts SET r = 'c', fence = 0 WHERE id = 1 RETURNING id) INSERT INTO acct SELECT 7 FROM u": "LF003",
+    "UPDATE regions SET r = 'cc' WHERE r = 'a'": 1,
+}
+
+
+def test_no_row_loses_its_fence_in_a_partition_that_came_later(db, connect):
+    db.execute(PARTS + """DELETE FROM parts WHERE id = 2; SELECT fence_protect('parts');
+        CREATE TABLE regions (r text PRIMARY KEY); INSERT INTO regions VALUES ('a'), ('b'), ('c');
+        ALTER TABLE parts ADD FOREIGN KEY (r) REFERENCES regions ON UPDATE CASCADE""")
+    db.execute(LATER)
+    seen = {move: in_transaction(db, USE_5, move) for move in MOVING}
+    assert seen == dict.fromkeys(MOVING, "LF003"), "as long as one partition would not ask"
+    for stays in ["UPDATE parts SET v = 1 WHERE id = 1", "DELETE FROM parts WHERE id = 1", "INSERT INTO parts VALUES ('b', 8)"]:
+        assert in_transaction(db, USE_5, stays) == 1
+    with pytest.raises(psycopg.Error) as caught, db.transaction():
+        db.execute(USE_5)
+        db.execute("UPDATE parts SET r = 'c', fence = 0 WHERE id = 1")
+    diag = caught.value.diag
+    assert (diag.constraint_name, diag.table_name) == ("move_unchecked", "pa")
+    assert diag.message_detail == 'Partition "pcc" has no enabled trigger that checks the fence of a new row.'
+
+    db.execute("SELECT fence_protect('parts')")
+    with connect().transaction() as transaction:
+        transaction.connection.execute("LOCK TABLE pcc")
+        db.execute("SET lock_timeout = '5s'")
+        assert in_transaction(db, USE_5, "UPDATE parts SET r = 'b' WHERE r = 'a' AND id = 1") == 1, "other partitions are not waited for"
+    assert {move: in_transaction(db, USE_5, move) for move in MOVING} == MOVING
+    db.execute("ALTER TABLE pcc DISABLE TRIGGER fence_protect_insert")
+    assert {move: in_transaction(db, USE_5, move) for move in MOVING} == seen
+
+
+def test_a_fenced_function_moves_its_row_to_a_partition_that_came_later_and_keeps_its_fence(db):
+    db.execute(PARTS + """SELECT fence_protect('parts');
+        CREATE FUNCTION move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.r := 'c'; RETURN NEW; END $$;
+        CREATE TRIGGER move BEFORE UPDATE ON pa FOR EACH ROW EXECUTE FUNCTION move()""")
+    db.execute(LATER)
+    assert outcome(db, "SELECT fenced_write('parts', ROW('a'::text, 1), 6, '{\"v\": 1}')") == 1
+    assert db.execute("SELECT r, v, fence FROM parts WHERE id = 1").fetchone() == ("c", 1, 6)
+    db.execute("""CREATE FUNCTION lower() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.fence := 0; RETURN NEW; END $$;
+        CREATE TRIGGER lower BEFORE INSERT ON pcc FOR EACH ROW EXECUTE FUNCTION lower()""")
+    assert outcome(db, "SELECT fenced_write('parts', ROW('a'::text, 2), 6, '{\"v\": 1}')") == "LF004"
+
+
 def test_a_fenced_function_moves_its_own_row_and_keeps_its_fence(parts):
     parts.execute("""CREATE FUNCTION move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.r := 'b'; RETURN NEW; END $$;
         CREATE TRIGGER move BEFORE UPDATE ON pa FOR EACH ROW EXECUTE FUNCTION move()""")

@@ -61,6 +61,7 @@ impl UnfencedWrite {
             UnfencedWrite::FenceChanged => c"plain_write_changes_fence",
             UnfencedWrite::Insert(_) => c"insert_fence_not_in_use",
             UnfencedWrite::Altered(_) => c"trigger_altered",
+            UnfencedWrite::MoveUnasked(_) => c"move_unchecked",
         }
     }
 }

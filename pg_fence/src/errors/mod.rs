@@ -105,7 +105,7 @@ pub enum Refused {
 }
 
 /// How a write on a protected table proved no fence.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum UnfencedWrite {
     /// TRUNCATE, which has no way to prove one.
     Truncate,
@@ -117,6 +117,8 @@ pub enum UnfencedWrite {
     Insert(i64),
     /// This command, and the trigger does not say which column has the fence.
     Altered(&'static str),
+    /// It moves a row of a partitioned table, which has this partition without the trigger on INSERT.
+    MoveUnasked(RelationName),
 }
 
 /// Why a number is no fence here.
@@ -427,6 +429,17 @@ impl UnfencedWrite {
                     .detail(text!["The trigger that protects it was altered and names no fence column."])
                     .hint(text!["Have the table's owner call fence_protect() again."])
             }
+            UnfencedWrite::MoveUnasked(partition) => new(text![
+                "a plain write could move a row of the protected table \"",
+                &table.name,
+                "\" out of its fence"
+            ])
+            .detail(text![
+                "Partition \"",
+                &partition.name,
+                "\" has no enabled trigger that checks the fence of a new row."
+            ])
+            .hint(text!["Have the owner of the partitioned table call fence_protect() again."]),
             UnfencedWrite::Insert(fence) => new(text![
                 "a new row of the protected table \"",
                 &table.name,

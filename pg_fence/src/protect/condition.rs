@@ -107,6 +107,11 @@ fn row_name(row: c_int) -> &'static str {
     if row == OLD { "OLD" } else { "NEW" }
 }
 
+/// Whether a trigger of this `tgtype` is on INSERT.
+pub fn is_on_insert(tgtype: i16) -> bool {
+    tgtype & INSERT != 0
+}
+
 /// The number of the fence column in the condition of a trigger of this `tgtype`, if it is one of those above.
 pub fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
     let kind = KINDS.iter().find(|kind| tgtype & (INSERT | DELETE | UPDATE) == kind.bit)?;

@@ -105,33 +105,68 @@ pub struct Made {
     pub fence_column: Option<i16>,
     /// Whether it is one of a partition that follows its parent's.
     pub is_clone: bool,
+    /// Whether it is on INSERT.
+    pub is_on_insert: bool,
+    /// Whether it fires where nobody has changed `session_replication_role`.
+    pub is_enabled: bool,
 }
 
 /// The triggers of a relation that fence_protect() made. The relation is locked to the end of the transaction: by the caller
 /// already, or, a parent of its table, here.
 pub fn made_triggers(relation: Oid) -> Vec<Made> {
-    let Some(schema) = server::internals() else { return Vec::new() };
-    // SAFETY: the relation is opened and closed again; its lock stays. Its triggers are null or as many as it says, each
-    // with a name, and with a condition or null.
+    // SAFETY: the relation is opened and closed again; its lock stays.
     unsafe {
         let open = pg_sys::try_relation_open(relation, pg_sys::AccessShareLock as i32);
         if open.is_null() {
             return Vec::new();
         }
-        let triggers = (*open).trigdesc.as_ref().map_or(&[][..], |all| {
+        let made = made_of(&*open);
+        pg_sys::relation_close(open, pg_sys::NoLock as i32);
+        made
+    }
+}
+
+/// A partition into which a row of this partition could move although no trigger asks there for the fence that it brings:
+/// one that was attached since the partitioned table was protected.
+///
+/// Nothing is locked for it, as the maintenance of a partition would hold up the moves between others.
+pub fn open_to_moves(partition: Oid) -> Option<Oid> {
+    let made = |relation| {
+        // SAFETY: the server keeps the description of a relation as long as it is in use, whatever is locked.
+        unsafe {
+            let open = pg_sys::RelationIdGetRelation(relation);
+            if open.is_null() {
+                return Vec::new();
+            }
+            let made = made_of(&*open);
+            pg_sys::RelationClose(open);
+            made
+        }
+    };
+    let protected = partition_ancestors(partition).into_iter().rev().find(|&ancestor| !made(ancestor).is_empty())?;
+    let asks = |trigger: &Made| trigger.is_on_insert && trigger.is_enabled && trigger.fence_column.is_some();
+    let members = all(protected, NO_LOCK).into_iter();
+    let mut partitions = members.filter(|member| member.kind == MemberKind::Partition).map(|member| member.oid);
+    partitions.find(|&partition| !made(partition).iter().any(asks))
+}
+
+fn made_of(relation: &pg_sys::RelationData) -> Vec<Made> {
+    let Some(schema) = server::internals() else { return Vec::new() };
+    // SAFETY: an open relation's triggers are null or as many as it says, each with a name, and with a condition or null.
+    unsafe {
+        let triggers = relation.trigdesc.as_ref().map_or(&[][..], |all| {
             std::slice::from_raw_parts(all.triggers, usize::try_from(all.numtriggers).unwrap_or(0))
         });
         let made = triggers.iter().filter(|trigger| server::is_function(trigger.tgfoid, schema, FUNCTION));
-        let made = made
-            .map(|trigger| Made {
-                name: server::owned(CStr::from_ptr(trigger.tgname)),
-                fence_column: (!trigger.tgqual.is_null())
-                    .then(|| condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype))
-                    .flatten(),
-                is_clone: trigger.tgisclone,
-            })
-            .collect();
-        pg_sys::relation_close(open, pg_sys::NoLock as i32);
-        made
+        made.map(|trigger| Made {
+            name: server::owned(CStr::from_ptr(trigger.tgname)),
+            fence_column: (!trigger.tgqual.is_null())
+                .then(|| condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype))
+                .flatten(),
+            is_clone: trigger.tgisclone,
+            is_on_insert: condition::is_on_insert(trigger.tgtype),
+            is_enabled: matches!(trigger.tgenabled as u8, b'O' | b'A'),
+        })
+        .collect()
     }
 }

@@ -69,6 +69,8 @@ struct Move {
     query: Query,
     /// The fence that it must keep; none once it has been inserted.
     keeps: Option<i64>,
+    /// The partitions from which plain SQL may move rows in this query.
+    may_leave: Vec<Oid>,
 }
 
 static PASSES: MainThread<Passes> =
@@ -153,7 +155,9 @@ pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let old = call.number(3);
     let moved = is_move(call);
     let own = PASSES.own_deletes(call, old, moved);
-    let passes = judge(old) == PlainVerdict::Accepted || own.is_some();
+    // What a function of this library writes is looked at afterwards, wherever it is.
+    let passes = own.is_some()
+        || (judge(old) == PlainVerdict::Accepted && (!moved || PASSES.admits_move(call.query(), call.oid(0))));
     // Whoever calls this by hand may say any fence: one that is not in use opens nothing.
     if moved && passes {
         let keeps = own.as_ref().map_or(old, |own| Some(own.fence));
@@ -240,6 +244,29 @@ impl Passes {
         if moves.is_empty() { None } else { moves.iter_mut().find(|one| one.query == query)?.keeps.take() }
     }
 
+    /// Admits a move of a row out of a partition by plain SQL, where a trigger asks for its fence wherever it goes. That is
+    /// found out once for a query, which has one view of the partitions.
+    fn admits_move(&self, query: Query, partition: Oid) -> bool {
+        let is_admitted = |one: &Move| one.query == query && one.may_leave.contains(&partition);
+        if !self.moves.borrow().iter().any(is_admitted) {
+            if members::open_to_moves(partition).is_some() {
+                return false;
+            }
+            self.with_moves_of(query, |one| one.may_leave.push(partition));
+        }
+        true
+    }
+
+    fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {
+        if !self.moves.borrow().iter().any(|one| one.query == query) {
+            server::call_when_freed(query, query_ended);
+            self.moves.borrow_mut().push(Move { query, keeps: None, may_leave: Vec::new() });
+        }
+        if let Some(one) = self.moves.borrow_mut().iter_mut().find(|one| one.query == query) {
+            act(one);
+        }
+    }
+
     fn clear(&self) {
         self.own.replace(None);
         self.in_use.borrow_mut().clear();
@@ -256,16 +283,10 @@ impl Passes {
 }
 
 /// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
-/// with the query. Where a BEFORE trigger keeps it from doing so, an insertion by another part of the query is refused.
+/// with the query. Where a BEFORE trigger keeps it from doing so, nothing tells an insertion by another part of the query
+/// from that of the moved row, and it is refused.
 fn expect_insertion(query: Query, keeps: i64) {
-    let is_known = {
-        let mut moves = PASSES.moves.borrow_mut();
-        moves.iter_mut().find(|one| one.query == query).map(|one| one.keeps = Some(keeps)).is_some()
-    };
-    if !is_known {
-        server::call_when_freed(query, query_ended);
-        PASSES.moves.borrow_mut().push(Move { query, keeps: Some(keeps) });
-    }
+    PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
 }
 
 /// The memory context of a query is freed: another can be made in its place.

@@ -128,9 +128,13 @@ impl TriggerEvent {
             Written::Updated { old, new } => self.judged(old, table.clone(), column, "UPDATE").unwrap_or_else(|| {
                 unfenced(if old == new { UnfencedWrite::NoFence("UPDATE") } else { UnfencedWrite::FenceChanged })
             }),
-            Written::Deleted { old } => self
-                .judged(old, table.clone(), column, "DELETE")
-                .unwrap_or_else(|| unfenced(UnfencedWrite::NoFence("DELETE"))),
+            Written::Deleted { old } => self.judged(old, table.clone(), column, "DELETE").unwrap_or_else(|| {
+                let write = match members::open_to_moves(self.table) {
+                    Some(partition) => UnfencedWrite::MoveUnasked(server::relation_name(partition)),
+                    None => UnfencedWrite::NoFence("DELETE"),
+                };
+                unfenced(write)
+            }),
             // What could be a new row is one that has moved here and lost its fence.
             Written::Inserted { new: None | Some(0) } => unfenced(UnfencedWrite::FenceChanged),
             Written::Inserted { new } if passes::judge(new) == PlainVerdict::Accepted => {
