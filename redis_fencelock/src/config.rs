@@ -13,7 +13,25 @@ use crate::counters::{DEFAULT_NAMES, NAMES_MAX};
 use crate::ffi::{Ctx, Name, ServerInfo, api, callback, warn};
 use crate::server::{DEFAULT_MAX_TTL, DEFAULT_MAX_WAITERS, server};
 
-const FENCE_CLOCK: &CStr = c"fence-clock";
+/// A setting that is yes or no, and fixed once the module is loaded.
+struct Switch {
+    name: &'static CStr,
+    get: fn() -> bool,
+    set: fn(bool),
+}
+
+const SWITCHES: [Switch; 2] = [
+    Switch {
+        name: c"fence-clock",
+        get: || server().fence_clock.get(),
+        set: |yes| server().fence_clock.set(yes),
+    },
+    Switch {
+        name: c"save-last-fence",
+        get: || server().save_last_fence.get(),
+        set: |yes| server().save_last_fence.set(yes),
+    },
+];
 
 /// A setting that is a number.
 struct Number {
@@ -50,7 +68,9 @@ const NUMBERS: [Number; 3] = [
 
 /// Forgets what an earlier load that failed may have set.
 pub(crate) fn set_defaults() {
-    server().fence_clock.set(true);
+    for Switch { set, .. } in &SWITCHES {
+        set(true);
+    }
     server().max_ttl.set(DEFAULT_MAX_TTL);
     server().max_waiters.set(DEFAULT_MAX_WAITERS);
     server().stats.set_names(DEFAULT_NAMES);
@@ -68,8 +88,9 @@ pub(crate) fn read_arguments(arguments: &[Name]) -> Result<(), String> {
 }
 
 fn read_argument(name: &[u8], value: &[u8]) -> Result<(), String> {
-    if name.eq_ignore_ascii_case(FENCE_CLOCK.to_bytes()) {
-        server().fence_clock.set(yes_or_no(value).ok_or("fence-clock must be yes or no")?);
+    let switch = SWITCHES.iter().find(|switch| name.eq_ignore_ascii_case(switch.name.to_bytes()));
+    if let Some(Switch { name, set, .. }) = switch {
+        set(yes_or_no(value).ok_or_else(|| format!("{} must be yes or no", name.to_string_lossy()))?);
         return Ok(());
     }
     let number = NUMBERS.iter().find(|number| name.eq_ignore_ascii_case(number.name.to_bytes()));
@@ -89,7 +110,7 @@ fn yes_or_no(word: &[u8]) -> Option<bool> {
 
 /// Registers the settings and reads those of the server's configuration.
 pub(crate) fn register(ctx: Ctx) -> bool {
-    register_fence_clock(ctx)
+    (0..SWITCHES.len()).all(|at| register_switch(ctx, at))
         && (0..NUMBERS.len()).all(|at| register_number(ctx, at))
         // SAFETY: the context is that of the load.
         && unsafe { api!(RedisModule_LoadConfigs)(ctx.0) == OK }
@@ -97,17 +118,16 @@ pub(crate) fn register(ctx: Ctx) -> bool {
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;
 
-fn register_fence_clock(ctx: Ctx) -> bool {
-    let (get, set, none) = (Some(get_fence_clock as _), Some(set_fence_clock as _), ptr::null_mut());
-    let flags = raw::REDISMODULE_CONFIG_IMMUTABLE;
-    let default = c_int::from(server().fence_clock.get());
-    let register = || {
-        // SAFETY: the name ends in NUL, the functions are of this module, which cannot be unloaded.
-        unsafe {
-            api!(RedisModule_RegisterBoolConfig)(ctx.0, FENCE_CLOCK.as_ptr(), default, flags, get, set, None, none)
-        }
+fn register_switch(ctx: Ctx, at: usize) -> bool {
+    let Switch { name, get, .. } = &SWITCHES[at];
+    let (default, flags) = (c_int::from(get()), raw::REDISMODULE_CONFIG_IMMUTABLE);
+    let (get, set) = (Some(get_switch as _), Some(set_switch as _));
+    // SAFETY: the name ends in NUL, the functions are of this module; the data is a position and not a pointer.
+    let registered = unsafe {
+        let register = api!(RedisModule_RegisterBoolConfig);
+        register(ctx.0, name.as_ptr(), default, flags, get, set, None, at as *mut c_void)
     };
-    register() == OK
+    registered == OK
 }
 
 fn register_number(ctx: Ctx, at: usize) -> bool {
@@ -125,11 +145,18 @@ fn register_number(ctx: Ctx, at: usize) -> bool {
 
 /// Whether the settings fit the server.
 pub(crate) fn check() -> Result<(), String> {
-    if server().fence_clock.get() || !server().in_cluster.get() {
+    if server().fence_clock.get() {
         return Ok(());
     }
-    Err("fence-clock no is refused in a cluster: a slot that moves leaves its count behind, and fences would repeat"
-        .into())
+    if server().in_cluster.get() {
+        return Err("fence-clock no is refused in a cluster: a slot that moves leaves its count behind, and fences would repeat"
+            .into());
+    }
+    if !server().save_last_fence.get() {
+        return Err("fence-clock no requires save-last-fence yes: a count that is not saved begins again, and fences would repeat"
+            .into());
+    }
+    Ok(())
 }
 
 /// What has been warned of, so that a change of something else warns of nothing again.
@@ -161,19 +188,19 @@ pub(crate) fn warn_about(ctx: Ctx) {
 }
 
 callback! {
-    fn get_fence_clock(_name: *const c_char, _data: *mut c_void) -> c_int, else 1;
-    { c_int::from(server().fence_clock.get()) }
+    fn get_switch(_name: *const c_char, at: *mut c_void) -> c_int, else 1;
+    { c_int::from((SWITCHES[at as usize].get)()) }
 }
 
 callback! {
-    fn set_fence_clock(
+    fn set_switch(
         _name: *const c_char,
         value: c_int,
-        _data: *mut c_void,
+        at: *mut c_void,
         _error: *mut *mut raw::RedisModuleString,
     ) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
-        server().fence_clock.set(value != 0);
+        (SWITCHES[at as usize].set)(value != 0);
         OK
     }
 }

@@ -149,7 +149,9 @@ event!(on_fork, |sub, _data| {
     let keeps_aof = Ctx(std::ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
     let may_write = server().is_primary.get();
     if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && may_write && server().issuer().last() != 0 {
-        reaper::send_floor();
+        if server().save_last_fence.get() {
+            reaper::send_floor();
+        }
     }
 });
 

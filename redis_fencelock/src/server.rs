@@ -89,6 +89,8 @@ pub(crate) struct Server {
     pub last_unlinked: RefCell<Option<(i32, Box<[u8]>)>>,
     /// Whether fences follow the clock.
     pub fence_clock: Cell<bool>,
+    /// Whether snapshots and rewritten append-only files carry the last issued fence.
+    pub save_last_fence: Cell<bool>,
     pub max_ttl: Cell<Millis>,
     /// The most waiters of one lock.
     pub max_waiters: Cell<u64>,
@@ -143,6 +145,7 @@ impl Server {
             warned: Cell::default(),
             last_unlinked: RefCell::default(),
             fence_clock: Cell::new(true),
+            save_last_fence: Cell::new(true),
             max_ttl: Cell::new(DEFAULT_MAX_TTL),
             max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
             is_primary: Cell::new(true),

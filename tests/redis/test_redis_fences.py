@@ -167,6 +167,11 @@ def test_fences_without_the_clock_are_refused_in_a_cluster(make_redis, arguments
         make_redis(arguments, {**cluster(), **config})
 
 
+def test_fences_without_the_clock_require_that_the_last_one_is_saved(make_redis):
+    with pytest.raises(ServerFailed, match="fence-clock no requires save-last-fence yes"):
+        make_redis(("fence-clock", "no", "save-last-fence", "no"))
+
+
 def test_a_lock_works_in_a_cluster(make_redis):
     server = make_redis(config=cluster())
     with redis.Redis(port=server.port, protocol=2) as client:
@@ -185,6 +190,7 @@ def test_a_lock_works_in_a_cluster(make_redis):
     [
         (("fence-clock", "maybe"), "fence-clock must be yes or no"),
         (("fence-clock",), "fence-clock has no value"),
+        (("save-last-fence", "1"), "save-last-fence must be yes or no"),
         (("max-ttl-ms", "0"), "max-ttl-ms must be an integer"),
         (("max-ttl-ms", "1.5"), "max-ttl-ms must be an integer"),
         (("max-ttl-ms", str(TEN_YEARS_MS + 1)), "max-ttl-ms must be an integer"),

@@ -504,7 +504,7 @@ def test_the_reference_lists_the_settings_with_their_defaults_and_ranges(lines):
         assert f"| {default}" in row
         assert f"| {least} to {most}" in row
     told = lines.control.call("CONFIG", "GET", "fencelock.*")
-    assert sorted(told[::2]) == sorted(f"fencelock.{name}".encode() for name in (*SETTINGS, "fence-clock"))
+    assert sorted(told[::2]) == sorted(f"fencelock.{name}".encode() for name in (*SETTINGS, "fence-clock", "save-last-fence"))
 
 
 @pytest.mark.parametrize("name", SETTINGS)

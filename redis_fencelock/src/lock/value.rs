@@ -473,6 +473,12 @@ pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
 /// Registers the type; false when the server refuses it.
 pub(crate) fn register(ctx: Ctx) -> bool {
     MAIN_THREAD.store(pthread_self(), Ordering::Relaxed);
+    // The servers write the module's name into a snapshot where one of these is set.
+    let (aux_save, aux_save2) = if server().save_last_fence.get() {
+        (Some(aux_save as _), Some(aux_save_if_any as _))
+    } else {
+        (None, None)
+    };
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
@@ -483,8 +489,8 @@ pub(crate) fn register(ctx: Ctx) -> bool {
         digest: Some(digest),
         aux_load: Some(aux_load),
         // Redis 7.0 knows the first alone; later servers prefer the second, which may write nothing at all.
-        aux_save: Some(aux_save),
-        aux_save2: Some(aux_save_if_any),
+        aux_save,
+        aux_save2,
         aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
         unlink2: Some(unlinked),
         // Two live copies of one hold must not be: COPY is refused without these.
