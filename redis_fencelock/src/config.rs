@@ -21,11 +21,7 @@ struct Switch {
 }
 
 const SWITCHES: [Switch; 2] = [
-    Switch {
-        name: c"fence-clock",
-        get: || server().fence_clock.get(),
-        set: |yes| server().fence_clock.set(yes),
-    },
+    Switch { name: c"fence-clock", get: || server().fence_clock.get(), set: |yes| server().fence_clock.set(yes) },
     Switch {
         name: c"save-last-fence",
         get: || server().save_last_fence.get(),

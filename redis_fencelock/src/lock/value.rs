@@ -474,11 +474,8 @@ pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
 pub(crate) fn register(ctx: Ctx) -> bool {
     MAIN_THREAD.store(pthread_self(), Ordering::Relaxed);
     // The servers write the module's name into a snapshot where one of these is set.
-    let (aux_save, aux_save2) = if server().save_last_fence.get() {
-        (Some(aux_save as _), Some(aux_save_if_any as _))
-    } else {
-        (None, None)
-    };
+    let (aux_save, aux_save2) =
+        if server().save_last_fence.get() { (Some(aux_save as _), Some(aux_save_if_any as _)) } else { (None, None) };
     let mut methods = raw::RedisModuleTypeMethods {
         version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
         rdb_load: Some(rdb_load),
