@@ -16,11 +16,16 @@ mod version;
 
 use pgrx::prelude::*;
 
-use crate::protect::{passes, refuse, triggers};
-use crate::row::{claim, claim_many, reset, update};
+use crate::protect::passes;
+use crate::protect::refuse;
+use crate::protect::triggers;
+use crate::row::claim;
+use crate::row::claim_many;
+use crate::row::reset;
+use crate::row::update;
 use crate::server::call::Call;
 use crate::stats::counters;
-use crate::table::relation;
+use crate::table::tables;
 
 pgrx::pg_module_magic!(name, version);
 
@@ -28,7 +33,7 @@ pgrx::pg_module_magic!(name, version);
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     settings::define();
-    relation::watch_changes();
+    tables::watch_changes();
     passes::watch_transactions();
     counters::reserve();
 }

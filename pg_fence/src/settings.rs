@@ -1,9 +1,11 @@
-//! The settings of the extension, and the limits on fences that follow from them.
+//! The settings of the extension, and what is accepted as a fence by them.
 //!
 //! All may be changed by superusers alone: whoever could raise the limits could shut every later holder out of a row.
 
-use crate::server;
-use fence::{Fence, FenceLimits};
+use crate::errors::{FenceProblem, Refused};
+use crate::server::session;
+use crate::table::relation::{Column, Table};
+use fence::{Fence, FenceLimits, FenceRefused};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -67,11 +69,46 @@ pub fn define() {
             None,
         );
     }
-    server::reserve_setting_prefix(c"pg_fence");
+    session::reserve_setting_prefix(c"pg_fence");
 }
 
-/// What is accepted as a fence now.
-pub fn fence_limits() -> FenceLimits {
+/// Takes a number as a fence for this column. Errors: it is out of range.
+pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Result<Fence, Refused> {
+    let column_max = if column.base_type == pg_sys::INT4OID { i32::MAX as u64 } else { i64::MAX as u64 };
+    let above_column =
+        |fence, max| FenceProblem::AboveColumn { fence, max, table: table.name.clone(), column: column.name.clone() };
+    accepted(number, column_max, above_column)
+}
+
+/// Takes a number as a fence that no column of the caller's holds. Errors: it is out of range.
+pub fn accepted_number(number: Option<i64>) -> Result<Fence, Refused> {
+    accepted(number, i64::MAX as u64, |fence, max| FenceProblem::AboveSetting { fence, max })
+}
+
+fn accepted(
+    number: Option<i64>,
+    column_max: u64,
+    above_column: impl FnOnce(i64, u64) -> FenceProblem,
+) -> Result<Fence, Refused> {
+    let refused = |problem| Err(Refused::Fence(problem));
+    let Some(number) = number else {
+        return refused(FenceProblem::Null);
+    };
+    let limits = fence_limits();
+    let max = limits.max.min(column_max);
+    match (FenceLimits { max, ..limits }).accept(number, session::now_us()) {
+        Ok(fence) => Ok(fence),
+        Err(FenceRefused::NotPositive) => refused(FenceProblem::NotPositive(number)),
+        Err(FenceRefused::AheadOfClock(horizon)) => {
+            refused(FenceProblem::Ahead { fence: number, horizon, max_ahead_s: max_fence_ahead_s() })
+        }
+        Err(FenceRefused::AboveMax(max)) if max == column_max => refused(above_column(number, max)),
+        Err(FenceRefused::AboveMax(Fence::MAX)) => refused(FenceProblem::AboveProtocol(number)),
+        Err(FenceRefused::AboveMax(max)) => refused(FenceProblem::AboveSetting { fence: number, max }),
+    }
+}
+
+fn fence_limits() -> FenceLimits {
     FenceLimits { max: MAX_FENCE.load(Ordering::Relaxed), max_ahead_us: max_fence_ahead_s().saturating_mul(US_PER_S) }
 }
 
@@ -86,7 +123,7 @@ pub fn plan_memory() -> usize {
 }
 
 /// `pg_fence.max_fence_ahead` in seconds.
-pub fn max_fence_ahead_s() -> u64 {
+fn max_fence_ahead_s() -> u64 {
     u64::try_from(MAX_FENCE_AHEAD_S.get()).unwrap_or(0)
 }
 

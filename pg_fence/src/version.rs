@@ -4,14 +4,14 @@
 //! has loaded. Looked at once per session, by the first call; a database without the extension's entry is let be.
 
 use crate::errors::Refused;
-use crate::server::MainThread;
+use crate::server::session::MainThread;
 use crate::server::text::text;
-use crate::table::plans::Connection;
+use crate::table::direct::Connection;
 use std::cell::Cell;
 use std::ffi::CString;
 
 /// This library's version.
-pub const LIBRARY: &str = env!("CARGO_PKG_VERSION");
+const LIBRARY: &str = env!("CARGO_PKG_VERSION");
 
 /// The versions of the SQL whose functions this library has, all of them with the same meaning.
 const SQL: [&str; 1] = ["0.1.0"];
@@ -26,7 +26,9 @@ pub fn check() -> Result<(), Refused> {
         return Ok(());
     }
     match installed()? {
-        Some(sql) if !SQL.iter().any(|known| known.as_bytes() == sql.as_bytes()) => Err(Refused::Version { sql }),
+        Some(sql) if !SQL.iter().any(|known| known.as_bytes() == sql.as_bytes()) => {
+            Err(Refused::Version { library: LIBRARY, sql })
+        }
         _ => {
             IS_CHECKED.set(true);
             Ok(())

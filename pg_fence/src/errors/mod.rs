@@ -6,20 +6,11 @@
 
 mod codes;
 
+use crate::server::catalog::RelationName;
 use crate::server::text::{c_string, text};
-use crate::version;
 use fence::Fence;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString, c_int};
-
-/// A relation as error texts name it, and as the client finds it in the error's fields.
-#[derive(Clone, Debug)]
-pub struct RelationName {
-    /// The schema.
-    pub schema: CString,
-    /// The relation.
-    pub name: CString,
-}
 
 /// What stands in the way of a call.
 #[derive(Debug)]
@@ -91,7 +82,7 @@ pub enum Refused {
     /// The transaction uses as many fences as it can.
     ManyInUse { max: usize },
     /// The extension's SQL in this database is of a version that the library does not know.
-    Version { sql: CString },
+    Version { library: &'static str, sql: CString },
     /// What ends with its transaction is called outside a transaction block.
     NoBlock { function: &'static str },
     /// The table of the guards is to be protected.
@@ -358,18 +349,13 @@ impl Refused {
             }
             Refused::ManyInUse { max } => Report::new("54000", text!["this transaction uses ", max, " fences already"])
                 .hint(text!["Use a transaction for each part of the work."]),
-            Refused::Version { sql } => Report::new(
+            Refused::Version { library, sql } => Report::new(
                 "55000",
-                text![
-                    "the library of pg_fence is of version ",
-                    version::LIBRARY,
-                    ", its SQL in this database of version ",
-                    sql
-                ],
+                text!["the library of pg_fence is of version ", library, ", its SQL in this database of version ", sql],
             )
             .hint(text![
                 "Install the library that belongs to the SQL, or run ALTER EXTENSION pg_fence UPDATE TO '",
-                version::LIBRARY,
+                library,
                 "'; then connect anew.",
             ]),
             Refused::Distributed { table } => Report::new(

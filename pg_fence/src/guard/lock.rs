@@ -2,7 +2,8 @@
 //!
 //! Not row locks: this queue is first come, first served, and takes no room in a table.
 
-use crate::server;
+use crate::server::session;
+use crate::server::text;
 use pgrx::pg_sys;
 
 /// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
@@ -21,9 +22,9 @@ pub enum LockMode {
 impl NamedLock {
     /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
     pub fn of(name: &[u8]) -> NamedLock {
-        let hash = server::hash(name);
+        let hash = text::hash(name);
         NamedLock(pg_sys::LOCKTAG {
-            locktag_field1: server::database(),
+            locktag_field1: session::database(),
             locktag_field2: (hash >> 32) as u32,
             locktag_field3: hash as u32,
             locktag_field4: 0,

@@ -9,17 +9,23 @@ pub mod lock;
 
 use crate::errors::Refused;
 use crate::guard::lock::{LockMode, NamedLock};
-use crate::row::change::accepted_number;
 use crate::row::key::Key;
 use crate::row::reset;
 use crate::server::call::{Call, Reply};
+use crate::server::catalog;
+use crate::server::rights::{self, AsOwner};
+use crate::server::session::{self, MainThread};
 use crate::server::text::text;
-use crate::server::{self, AsOwner, MainThread, Value};
+use crate::server::types::Value;
+use crate::settings::accepted_number;
 use crate::stats::Subject;
 use crate::stats::counters::Counter;
-use crate::table::plans::{self, Connection, Values};
+use crate::table::direct::Connection;
+use crate::table::plans::{self, Values};
 use crate::table::relation::{Column, Table};
-use crate::table::statement::{Answer, Statement, Verb};
+use crate::table::statement::Statement;
+use crate::table::tables;
+use crate::table::verb::{Answer, Verb};
 use fence::Fence;
 use fence::resource::GuardVerdict;
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -37,12 +43,12 @@ const MAX_TRIES: usize = 3;
 /// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
 /// keeps newer ones out to the end of the transaction. Answers the fence.
 pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fenced_guard()");
-    server::refuse_when_read_only(c"fenced_guard()");
-    if !server::is_in_transaction_block() {
+    session::refuse_on_standby(c"fenced_guard()");
+    session::refuse_when_read_only(c"fenced_guard()");
+    if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fenced_guard()" });
     }
-    if server::reads_one_snapshot() {
+    if session::reads_one_snapshot() {
         return Err(Refused::GuardLevel);
     }
     let resource = resource(call)?;
@@ -54,11 +60,11 @@ pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
 /// `fence_guard_forget(older_than bigint)`: removes the guards with a fence below this one, and answers how many. Does
 /// not wait for one that is being stamped.
 pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fence_guard_forget()");
+    session::refuse_on_standby(c"fence_guard_forget()");
     let older_than = accepted_number(call.number(0))?;
     let oid = guard_table()?;
     let _owner = AsOwner::of(oid);
-    let table = Table::open(oid)?;
+    let table = tables::open(oid)?;
     let name = table.qualified_name();
     let sql = text![
         "DELETE FROM ONLY ",
@@ -78,7 +84,7 @@ pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
 /// stands for never stamped. Waits until it is alone, as a newer fence does. Written to the log.
 pub fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
     const NEVER_STAMPED: i64 = 0;
-    server::refuse_on_standby(c"fence_guard_reset()");
+    session::refuse_on_standby(c"fence_guard_reset()");
     let resource = resource(call)?;
     let new = match call.number(1) {
         Some(NEVER_STAMPED) => NEVER_STAMPED,
@@ -100,10 +106,10 @@ struct Guard {
 
 impl Guard {
     fn open(resource: Value) -> Result<Guard, Refused> {
-        let caller = server::current_user();
+        let caller = rights::current_user();
         let oid = guard_table()?;
         let owner = AsOwner::of(oid);
-        let table = Table::open(oid)?;
+        let table = tables::open(oid)?;
         let key = Key::read(&table, resource)?;
         let resource = resource.text();
         let lock = NamedLock::of(resource.to_bytes());
@@ -190,8 +196,8 @@ impl Guard {
     /// The stored fence is told to those who could read it themselves.
     fn stale(&self, stored: i64, fence: Fence) -> Refused {
         Subject::Guard(&self.resource).count_stale(Counter::ClaimsStale, fence, Some(stored));
-        let reads = |role| server::may_read_table(self.table.oid, role);
-        let may_read = reads(self.caller) && reads(server::client_user());
+        let reads = |role| rights::may_read_table(self.table.oid, role);
+        let may_read = reads(self.caller) && reads(rights::client_user());
         Refused::StaleGuard { resource: self.resource.clone(), stored: may_read.then_some(stored), fence }
     }
 }
@@ -217,7 +223,7 @@ impl Drop for Writing {
 /// `refuse_guards()`, the trigger of the table of the guards: refuses what these functions do not write themselves. New
 /// rows pass, which a restore brings.
 pub fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
-    call.trigger_event()?;
+    call.trigger().ok_or(Refused::NotATrigger)?;
     if IS_WRITING.get() { Ok(Reply::Void) } else { Err(Refused::GuardWrite) }
 }
 
@@ -232,8 +238,8 @@ fn resource(call: &Call) -> Result<Value, Refused> {
 
 /// The oid of the table of the guards.
 pub fn guard_table() -> Result<Oid, Refused> {
-    let schema = server::internals().ok_or(Refused::NoGuardTable)?;
-    server::relation_in(schema, TABLE).ok_or(Refused::NoGuardTable)
+    let schema = catalog::internals().ok_or(Refused::NoGuardTable)?;
+    catalog::relation_in(schema, TABLE).ok_or(Refused::NoGuardTable)
 }
 
 /// A fence as a parameter; it has at most 53 bits.

@@ -3,7 +3,7 @@
 //! The condition names the fence column, so it needs no other record and follows a rename. Invariant: what `sql` makes,
 //! and nothing that only looks like it, `fence_column` recognises.
 
-use crate::server;
+use crate::server::catalog;
 use crate::server::text::{Identifier, joined, text};
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
@@ -93,7 +93,7 @@ impl Kind {
             Argument::Owner => text!["NULL::pg_catalog.text"],
         });
         let arguments = joined(arguments, ", ");
-        let call = text![Identifier(server::INTERNALS), ".", Identifier(self.function), "(", arguments, ")"];
+        let call = text![Identifier(catalog::INTERNALS), ".", Identifier(self.function), "(", arguments, ")"];
         text![row_name(row), ".tableoid OPERATOR(pg_catalog.<>) '0'::pg_catalog.oid AND ", call]
     }
 
@@ -115,7 +115,7 @@ pub fn is_on_insert(tgtype: i16) -> bool {
 /// The number of the fence column in the condition of a trigger of this `tgtype`, if it is one of those above.
 pub fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
     let kind = KINDS.iter().find(|kind| tgtype & (INSERT | DELETE | UPDATE) == kind.bit)?;
-    let schema = server::internals()?;
+    let schema = catalog::internals()?;
     // SAFETY: the text is a condition of the catalog, which the server reads back into nodes; each node is used as what
     // its tag says.
     unsafe {
@@ -126,7 +126,7 @@ pub fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
             return None;
         }
         let call = cast::<pg_sys::FuncExpr>(call, pg_sys::NodeTag::T_FuncExpr)?;
-        if !server::is_function((*call).funcid, schema, kind.function) {
+        if !catalog::is_function((*call).funcid, schema, kind.function) {
             return None;
         }
         let given = elements((*call).args);

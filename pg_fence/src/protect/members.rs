@@ -1,7 +1,8 @@
 //! A table together with its partitions and with the tables that inherit from it, and whether they have a trigger.
 
 use crate::protect::condition;
-use crate::server;
+use crate::server::catalog;
+use crate::server::rights;
 use crate::server::text::{Identifier, text};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString};
@@ -37,7 +38,7 @@ pub enum MemberKind {
 impl Member {
     /// The table in SQL.
     pub fn qualified_name(&self) -> Vec<u8> {
-        let name = server::relation_name(self.oid);
+        let name = catalog::relation_name(self.oid);
         text![Identifier(&name.schema), ".", Identifier(&name.name)]
     }
 }
@@ -66,10 +67,10 @@ pub fn all(table: Oid, lock: pg_sys::LOCKMODE) -> Vec<Member> {
 /// policy that could hide the row. The rights are those of the table's owner in a cascade, the client is who is told.
 pub fn may_be_told(table: Oid, column: i16) -> bool {
     let mut named = vec![(table, column)];
-    let name = server::column_name(table, column);
-    named.extend(partition_ancestors(table).into_iter().map(|parent| (parent, server::column_number(parent, &name))));
-    let reads = |role: Oid| named.iter().any(|&(table, column)| server::reads_all_rows(table, column, role));
-    reads(server::current_user()) && reads(server::client_user())
+    let name = catalog::column_name(table, column);
+    named.extend(partition_ancestors(table).into_iter().map(|parent| (parent, catalog::column_number(parent, &name))));
+    let reads = |role: Oid| named.iter().any(|&(table, column)| rights::reads_all_rows(table, column, role));
+    reads(rights::current_user()) && reads(rights::client_user())
 }
 
 /// Whether a table is a partition.
@@ -151,15 +152,15 @@ pub fn open_to_moves(partition: Oid) -> Option<Oid> {
 }
 
 fn made_of(relation: &pg_sys::RelationData) -> Vec<Made> {
-    let Some(schema) = server::internals() else { return Vec::new() };
+    let Some(schema) = catalog::internals() else { return Vec::new() };
     // SAFETY: an open relation's triggers are null or as many as it says, each with a name, and with a condition or null.
     unsafe {
         let triggers = relation.trigdesc.as_ref().map_or(&[][..], |all| {
             std::slice::from_raw_parts(all.triggers, usize::try_from(all.numtriggers).unwrap_or(0))
         });
-        let made = triggers.iter().filter(|trigger| server::is_function(trigger.tgfoid, schema, FUNCTION));
+        let made = triggers.iter().filter(|trigger| catalog::is_function(trigger.tgfoid, schema, FUNCTION));
         made.map(|trigger| Made {
-            name: server::owned(CStr::from_ptr(trigger.tgname)),
+            name: CStr::from_ptr(trigger.tgname).to_owned(),
             fence_column: (!trigger.tgqual.is_null())
                 .then(|| condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype))
                 .flatten(),

@@ -10,14 +10,15 @@
 
 use crate::errors::{Refused, UnfencedWrite};
 use crate::protect::members;
-use crate::row::change::accepted_number;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
-use crate::server::{self, MainThread};
+use crate::server::operators;
+use crate::server::session::{self, MainThread};
+use crate::settings::accepted_number;
 use crate::table::executor::{self, Query};
 use crate::table::relation::Table;
-use crate::table::statement::Verb;
 use crate::table::stored::{Place, Stored};
+use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::{PlainVerdict, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Datum, Oid};
@@ -126,7 +127,7 @@ impl Drop for OwnPass {
 /// Answers the fence.
 pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
     let fence = accepted_number(call.number(0))?;
-    if !server::is_in_transaction_block() {
+    if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fence_use()" });
     }
     let answer = Reply::Value(Datum::from(fence.get() as i64));
@@ -137,7 +138,7 @@ pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
     if in_use.len() >= MAX_IN_USE {
         return Err(Refused::ManyInUse { max: MAX_IN_USE });
     }
-    in_use.push(InUse { fence, since: server::subtransaction() });
+    in_use.push(InUse { fence, since: session::subtransaction() });
     Ok(answer)
 }
 
@@ -206,7 +207,7 @@ impl OwnChange {
         let Some(row) = Stored::at(table, place) else { return false };
         self.key.iter().all(|part| {
             let stored = row.field(&part.column);
-            stored.is_some_and(|stored| server::compares(part.operator, part.collation, stored, part.value))
+            stored.is_some_and(|stored| operators::compares(part.operator, part.collation, stored, part.value))
         })
     }
 
@@ -259,7 +260,7 @@ impl Passes {
 
     fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {
         if !self.moves.borrow().iter().any(|one| one.query == query) {
-            server::call_when_freed(query, query_ended);
+            session::call_when_freed(query, query_ended);
             self.moves.borrow_mut().push(Move { query, keeps: None, may_leave: Vec::new() });
         }
         if let Some(one) = self.moves.borrow_mut().iter_mut().find(|one| one.query == query) {

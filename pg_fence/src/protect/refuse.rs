@@ -3,10 +3,12 @@
 //! It is fired for rows that the WHEN condition of the trigger has turned away (`passes`), and for every TRUNCATE; it
 //! never lets one through. Invariant: the stored fence is told where the client could read the row itself.
 
-use crate::errors::{Refused, RelationName, UnfencedWrite};
-use crate::protect::{condition, members, passes};
-use crate::server;
+use crate::errors::{Refused, UnfencedWrite};
+use crate::protect::condition;
+use crate::protect::members;
+use crate::protect::passes;
 use crate::server::call::{Call, Reply};
+use crate::server::catalog::{self, RelationName};
 use crate::stats;
 use fence::resource::PlainVerdict;
 use pgrx::pg_sys::{self, Oid};
@@ -38,7 +40,7 @@ enum Written {
 
 /// `refuse()`, the trigger of protected tables: refuses.
 pub fn refuse(call: &Call) -> Result<Reply, Refused> {
-    let event = call.trigger_event()?;
+    let event = TriggerEvent::of(call)?;
     let column = event.fence_column();
     let refused = event.refusal(column);
     stats::count_refused(event.table, &refused, event.stored(column));
@@ -56,19 +58,11 @@ pub fn trigger_column(call: &Call) -> Result<Reply, Refused> {
 }
 
 impl TriggerEvent {
-    /// Takes the data of a trigger.
-    ///
-    /// # Safety
-    ///
-    /// It is what the server passes to a trigger function, and it lives as long as the answer.
-    pub unsafe fn new(data: *mut pg_sys::TriggerData) -> TriggerEvent {
-        // SAFETY: as the caller promises.
-        let relation = unsafe { (*data).tg_relation };
-        TriggerEvent {
-            // SAFETY: the relation of a trigger is open.
-            table: unsafe { (*relation).rd_id },
-            data,
-        }
+    /// The event that a function is called for as a trigger. Errors: it is not called as one.
+    pub fn of(call: &Call) -> Result<TriggerEvent, Refused> {
+        let data = call.trigger().ok_or(Refused::NotATrigger)?;
+        // SAFETY: the relation of a trigger is open.
+        Ok(TriggerEvent { table: unsafe { (*(*data).tg_relation).rd_id }, data })
     }
 
     /// The fence column, by the condition of the trigger itself.
@@ -114,7 +108,7 @@ impl TriggerEvent {
             let descriptor = (*(*self.data).tg_relation).rd_att;
             let mut is_null = false;
             let datum = pg_sys::htup::heap_getattr(tuple, i32::from(column), descriptor, &mut is_null);
-            let is_short = (*server::attribute(descriptor, i32::from(column) - 1)).attlen == 4;
+            let is_short = (*catalog::attribute(descriptor, i32::from(column) - 1)).attlen == 4;
             (!is_null).then_some(if is_short { i64::from(datum.value() as i32) } else { datum.value() as i64 })
         }
     }
@@ -130,7 +124,7 @@ impl TriggerEvent {
             }),
             Written::Deleted { old } => self.judged(old, table.clone(), column, "DELETE").unwrap_or_else(|| {
                 let write = match members::open_to_moves(self.table) {
-                    Some(partition) => UnfencedWrite::MoveUnasked(server::relation_name(partition)),
+                    Some(partition) => UnfencedWrite::MoveUnasked(catalog::relation_name(partition)),
                     None => UnfencedWrite::NoFence("DELETE"),
                 };
                 unfenced(write)
@@ -165,6 +159,6 @@ impl TriggerEvent {
     fn name(&self) -> RelationName {
         // SAFETY: an open relation has its row of the catalog.
         let form = unsafe { &*(*(*self.data).tg_relation).rd_rel };
-        RelationName { schema: server::schema_name(form.relnamespace), name: server::name(&form.relname) }
+        RelationName { schema: catalog::schema_name(form.relnamespace), name: catalog::name(&form.relname) }
     }
 }

@@ -8,12 +8,15 @@ use crate::errors::Refused;
 use crate::guard::guard_table;
 use crate::protect::condition::{KINDS, Kind};
 use crate::protect::members::{self, Member, MemberKind};
-use crate::server;
 use crate::server::call::{Call, Reply};
+use crate::server::catalog;
+use crate::server::rights;
+use crate::server::session;
 use crate::server::text::{Identifier, c_string, text};
+use crate::table::direct::Connection;
 use crate::table::distributed;
-use crate::table::plans::Connection;
 use crate::table::relation::Table;
+use crate::table::tables;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::{CStr, CString};
 use std::rc::Rc;
@@ -23,7 +26,7 @@ const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 /// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the triggers, or
 /// makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they are.
 pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fence_protect()");
+    session::refuse_on_standby(c"fence_protect()");
     let oid = call.table()?;
     for (argument, name) in [(2, "inserts"), (3, "deletes"), (4, "replicated")] {
         if let Some(value) = call.text(argument).filter(|value| value.as_c_str() != c"plain") {
@@ -33,10 +36,10 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     if guard_table().is_ok_and(|guards| guards == oid) {
         return Err(Refused::GuardTable);
     }
-    let table = open_for_triggers(oid, server::require_trigger_right)?;
+    let table = open_for_triggers(oid, rights::require_trigger_right)?;
     let kept = kept_column(&table);
     let column = table.fence_column(call.name(1).unwrap_or(kept.as_deref().unwrap_or(c"fence")))?;
-    if !server::is_not_null(oid, column.number) {
+    if !catalog::is_not_null(oid, column.number) {
         return Err(Refused::NullableFence { table: table.name.clone(), column: column.name.clone() });
     }
     refuse_partition(&table)?;
@@ -57,9 +60,9 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
 
 /// `fence_unprotect(target regclass)`: removes the triggers. Answers on how many tables they were.
 pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fence_unprotect()");
+    session::refuse_on_standby(c"fence_unprotect()");
     let oid = call.table()?;
-    let table = open_for_triggers(oid, |member| server::require_owner(member, &server::relation_name(member).name))?;
+    let table = open_for_triggers(oid, |member| rights::require_owner(member, &catalog::relation_name(member).name))?;
     refuse_partition(&table)?;
     let connection = Connection::open()?;
     let mut members = members::all(oid, members::FOR_TRIGGERS);
@@ -77,13 +80,13 @@ pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
 /// The table, with all below it locked as CREATE TRIGGER does. The rights on each are checked before it waits for a lock,
 /// and for what has changed meanwhile by the commands that follow.
 fn open_for_triggers(oid: Oid, require_right: impl Fn(Oid)) -> Result<Rc<Table>, Refused> {
-    if !server::exists(oid) {
+    if !catalog::relation_exists(oid) {
         return Err(Refused::NoRelation(oid));
     }
-    server::require_owner(oid, &server::relation_name(oid).name);
+    rights::require_owner(oid, &catalog::relation_name(oid).name);
     members::all(oid, members::NO_LOCK).into_iter().for_each(|member| require_right(member.oid));
     members::lock_for_triggers(oid);
-    Table::open_as_owner(oid)
+    tables::open_as_owner(oid)
 }
 
 fn count_of(members: &[Member]) -> Reply {
@@ -141,7 +144,7 @@ impl Triggers<'_> {
             on.qualified_name(),
             each,
             " EXECUTE FUNCTION ",
-            Identifier(server::INTERNALS),
+            Identifier(catalog::INTERNALS),
             ".",
             Identifier(members::FUNCTION),
             "()",
@@ -163,7 +166,7 @@ fn refuse_partition(table: &Table) -> Result<(), Refused> {
     let is_protected = |ancestor: &Oid| !members::made_triggers(*ancestor).is_empty();
     match members::partition_ancestors(table.oid).into_iter().rev().find(is_protected) {
         Some(parent) => {
-            Err(Refused::ProtectedByParent { table: table.name.clone(), parent: server::relation_name(parent) })
+            Err(Refused::ProtectedByParent { table: table.name.clone(), parent: catalog::relation_name(parent) })
         }
         None => Ok(()),
     }

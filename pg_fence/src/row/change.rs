@@ -4,23 +4,22 @@
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
 //! the statement of the caller.
 
-use crate::errors::{FenceProblem, Refused, UnfencedWrite};
+use crate::errors::{Refused, UnfencedWrite};
 use crate::protect::passes::OwnPass;
-use crate::row::explain::explain;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
-use crate::server;
 use crate::server::call::Rows;
+use crate::server::log;
 use crate::server::text::text;
-use crate::settings;
 use crate::stats::counters::Counter;
 use crate::stats::{self, Subject};
 use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
-use crate::table::statement::{Answer, Statement, Verb};
+use crate::table::statement::Statement;
+use crate::table::verb::{Answer, Verb};
+use fence::Fence;
 use fence::resource::Verdict;
-use fence::{Fence, FenceLimits, FenceRefused};
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys::Datum;
 
 /// How often a change is tried when it reaches no row although the stored fence accepts it. The row can have been
 /// deleted and inserted again in between; a policy or a trigger that blocks it does so each time.
@@ -46,6 +45,14 @@ pub struct Change<'a> {
     pub rows: Option<&'a Rows>,
 }
 
+/// What was read of the row of a change that reached none.
+struct Found {
+    /// The stored fence; `None` is null.
+    stored: Option<i64>,
+    /// What the rule says about it. `Accepted` contradicts a change that reached no row.
+    verdict: Verdict,
+}
+
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub fn make(&self) -> Result<Option<Outcome>, Refused> {
@@ -69,7 +76,7 @@ impl Change<'_> {
                 }
                 rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
             }
-            let found = explain(self, &values)?;
+            let found = self.explain(&values)?;
             match found.verdict {
                 Verdict::Stale => {
                     self.subject().count_stale(counted_stale, self.fence, found.stored);
@@ -86,8 +93,20 @@ impl Change<'_> {
         Err(self.blocked(stored))
     }
 
+    /// Why the change reached no row: a plain read of the stored fence, with the rights and the snapshot of the caller and
+    /// without a lock, judged by the rule. Errors: there is no such row, or none that the caller may see.
+    fn explain(&self, values: &Values) -> Result<Found, Refused> {
+        let outcome = plans::run(&self.statement().plain(Verb::Read), values)?;
+        if outcome.rows == 0 {
+            return Err(self.key.no_row(self.table, self.fence_number()));
+        }
+        let stored = outcome.fence;
+        let verdict = self.verb.step().map_or(Verdict::Accepted, |step| step.judge(stored, self.fence));
+        Ok(Found { stored, verdict })
+    }
+
     /// The statement that makes the change.
-    pub fn statement(&self) -> Statement<'_> {
+    fn statement(&self) -> Statement<'_> {
         Statement {
             table: self.table,
             fence: self.fence_column,
@@ -113,7 +132,7 @@ impl Change<'_> {
     }
 
     /// The key as error texts show it.
-    pub fn key_text(&self) -> Vec<u8> {
+    fn key_text(&self) -> Vec<u8> {
         self.key.text(self.table)
     }
 
@@ -142,7 +161,7 @@ impl Change<'_> {
 
     /// Stale is an answer and no error, so the log would know nothing of it.
     fn note_stale(&self, stored: Option<i64>) {
-        server::debug_line(|| {
+        log::debug_line(|| {
             let (table, key) = (self.table.qualified_name(), self.key_text());
             let stored = stored.map_or_else(|| text!["null"], |stored| text![stored]);
             text!["pg_fence: fence ", self.fence, " is stale for ", table, " ", key, ", which has ", stored]
@@ -163,41 +182,5 @@ impl Change<'_> {
     fn blocked(&self, stored: Option<i64>) -> Refused {
         let (table, key, verb) = (self.table.name.clone(), self.key_text(), self.verb.command());
         Refused::Blocked { table, key, stored, fence: self.fence_number(), verb }
-    }
-}
-
-/// Takes a number as a fence for this column. Errors: it is out of range.
-pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Result<Fence, Refused> {
-    let column_max = if column.base_type == pg_sys::INT4OID { i32::MAX as u64 } else { i64::MAX as u64 };
-    let above_column =
-        |fence, max| FenceProblem::AboveColumn { fence, max, table: table.name.clone(), column: column.name.clone() };
-    accepted(number, column_max, above_column)
-}
-
-/// Takes a number as a fence that no column of the caller's holds. Errors: it is out of range.
-pub fn accepted_number(number: Option<i64>) -> Result<Fence, Refused> {
-    accepted(number, i64::MAX as u64, |fence, max| FenceProblem::AboveSetting { fence, max })
-}
-
-fn accepted(
-    number: Option<i64>,
-    column_max: u64,
-    above_column: impl FnOnce(i64, u64) -> FenceProblem,
-) -> Result<Fence, Refused> {
-    let refused = |problem| Err(Refused::Fence(problem));
-    let Some(number) = number else {
-        return refused(FenceProblem::Null);
-    };
-    let limits = settings::fence_limits();
-    let max = limits.max.min(column_max);
-    match (FenceLimits { max, ..limits }).accept(number, server::now_us()) {
-        Ok(fence) => Ok(fence),
-        Err(FenceRefused::NotPositive) => refused(FenceProblem::NotPositive(number)),
-        Err(FenceRefused::AheadOfClock(horizon)) => {
-            refused(FenceProblem::Ahead { fence: number, horizon, max_ahead_s: settings::max_fence_ahead_s() })
-        }
-        Err(FenceRefused::AboveMax(max)) if max == column_max => refused(above_column(number, max)),
-        Err(FenceRefused::AboveMax(Fence::MAX)) => refused(FenceProblem::AboveProtocol(number)),
-        Err(FenceRefused::AboveMax(max)) => refused(FenceProblem::AboveSetting { fence: number, max }),
     }
 }

@@ -1,28 +1,31 @@
 //! Claims: stamp the fence on a row before reading it, and give the row back as it is then.
 
 use crate::errors::Refused;
-use crate::row::change::{Change, accepted_fence};
+use crate::row::change::Change;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply, Rows};
-use crate::server::{self, Value};
+use crate::server::session;
+use crate::server::types::{self, Value};
+use crate::settings::accepted_fence;
 use crate::table::plans::Outcome;
 use crate::table::relation::Table;
-use crate::table::statement::{Answer, Verb};
+use crate::table::tables;
+use crate::table::verb::{Answer, Verb};
 
 /// `fenced_claim(target anyelement, key, fence bigint, fence_column name)`: the row, or no row when stale.
 pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fenced_claim()");
-    let table = Table::open(call.table_of_row_type()?)?;
+    session::refuse_on_standby(c"fenced_claim()");
+    let table = tables::open(call.table_of_row_type()?)?;
     claim(call, &table, Some(&call.rows_of(&table)?))?;
     Ok(Reply::Handed)
 }
 
 /// `fenced_claim_json(target regclass, key, fence bigint, fence_column name)`: the row as jsonb, or null when stale.
 pub fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fenced_claim_json()");
-    let table = Table::open(call.table()?)?;
+    session::refuse_on_standby(c"fenced_claim_json()");
+    let table = tables::open(call.table()?)?;
     let claimed = claim(call, &table, None)?.and_then(|outcome| outcome.row);
-    let json = claimed.map(|datum| server::row_to_jsonb(Value { datum, type_oid: table.row_type }));
+    let json = claimed.map(|datum| types::row_to_jsonb(Value { datum, type_oid: table.row_type }));
     Ok(json.map_or(Reply::Nothing, Reply::Value))
 }
 

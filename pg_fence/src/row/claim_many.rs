@@ -2,27 +2,31 @@
 //! each other in a circle.
 
 use crate::errors::{KeyProblem, Refused};
-use crate::row::change::{Change, accepted_fence};
+use crate::row::change::Change;
 use crate::row::key::{Key, KeyOrder};
 use crate::server::call::{Call, Reply};
 use crate::server::json::Document;
-use crate::server::{self, Input, Value};
+use crate::server::rights;
+use crate::server::session;
+use crate::server::types::{self, Input, Value};
+use crate::settings::accepted_fence;
 use crate::table::relation::Table;
-use crate::table::statement::{Answer, Verb};
+use crate::table::tables;
+use crate::table::verb::{Answer, Verb};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
 /// `fenced_claim_many(target anyelement, keys, fence bigint, fence_column name)`: the rows that were claimed, in the
 /// order of the key. A stale one is absent; a key that is named twice is claimed once.
 pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
-    server::refuse_on_standby(c"fenced_claim_many()");
-    let table = Table::open(call.table_of_row_type()?)?;
+    session::refuse_on_standby(c"fenced_claim_many()");
+    let table = tables::open(call.table_of_row_type()?)?;
     let fence_column = table.fence_column(call.fence_column(3)?)?;
     let fence = accepted_fence(&table, fence_column, call.number(2))?;
     let keys = keys(&table, call.value(1, "keys")?)?;
     if keys.is_empty() {
         // No statement would say it.
-        server::require_claiming(table.oid, fence_column.number);
+        rights::require_claiming(table.oid, fence_column.number);
     }
     let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&call.rows_of(&table)?));
     for key in &keys {
@@ -33,7 +37,7 @@ pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
 
 /// The keys of an array, in order, each once.
 fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
-    let mut keys = match server::base_type(given.type_oid) {
+    let mut keys = match types::base_type(given.type_oid) {
         pg_sys::JSONBOID => keys_of_json(table, given)?,
         pg_sys::TEXTOID | pg_sys::UNKNOWNOID => return keys_of_text(table, &given.text()),
         _ => keys_of_array(table, given)?,
@@ -51,7 +55,7 @@ fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
 
 fn keys_of_array(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
     let Some(elements) = given.elements() else {
-        return Err(Refused::Keys { table: table.name.clone(), type_name: server::type_name(given.type_oid) });
+        return Err(Refused::Keys { table: table.name.clone(), type_name: types::type_name(given.type_oid) });
     };
     let keys = elements.into_iter().map(|element| match element {
         Some(value) => Key::read(table, value),
@@ -65,7 +69,7 @@ fn keys_of_json(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
     // SAFETY: the value is a jsonb of the call.
     let document = unsafe { Document::from_datum(given.datum) };
     let Some(elements) = document.elements() else {
-        return Err(Refused::Keys { table: table.name.clone(), type_name: server::type_name(given.type_oid) });
+        return Err(Refused::Keys { table: table.name.clone(), type_name: types::type_name(given.type_oid) });
     };
     let keys = elements.iter().map(|element| Key::from_json(table, element));
     keys.collect()

@@ -7,8 +7,10 @@ use crate::errors::{KeyProblem, Refused};
 use crate::row::literal::{is_json, literal};
 use crate::row::number;
 use crate::server::json::{Document, Json, Kind};
+use crate::server::operators::{self, Comparison};
 use crate::server::text::{c_string, joined, text};
-use crate::server::{self, Comparison, Input, Value};
+use crate::server::types::{self, Input, Value};
+use crate::table::fit::{Fit, Way};
 use crate::table::relation::{KeyColumn, Table};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cmp::Ordering;
@@ -27,30 +29,6 @@ pub struct Key {
     /// Whether one of the values is none that its column's type has. So no row has this key, and the search for it goes
     /// the way of every other, with all its checks of rights, but finds nothing.
     is_absent: bool,
-}
-
-/// How values of a type are compared with a key column.
-#[derive(Clone, Copy, Debug)]
-pub struct Fit {
-    /// The operator, of the primary key's operator family.
-    pub operator: Oid,
-    /// The type of the value that is compared.
-    pub value_type: Oid,
-    way: Way,
-}
-
-/// How the value that is compared is made of what the caller passed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
-    /// It is the value as it is.
-    AsIs,
-    /// It is the same number in another type.
-    Number,
-    /// It is read from the text form.
-    Text,
-    /// It is cast. The operator between both types says whether something was lost: it is not in the statement, as its
-    /// function is not immutable.
-    Cast { function: Oid, operator: Oid },
 }
 
 /// A value on its way into a key.
@@ -72,7 +50,7 @@ impl Key {
         {
             return Ok(Key { values: vec![given], fits: vec![fit], is_absent: false });
         }
-        let given_type = server::base_type(given.type_oid);
+        let given_type = types::base_type(given.type_oid);
         let given = Value { type_oid: given_type, ..given };
         if let [only] = table.key.as_slice()
             && is_single_value(table, only, given_type)
@@ -200,8 +178,8 @@ impl Key {
 /// Whether a value of this type is the value of the only key column, and no object or row of it.
 fn is_single_value(table: &Table, only: &KeyColumn, given: Oid) -> bool {
     let wanted = table.key_column(only).base_type;
-    let is_row = given == pg_sys::RECORDOID || server::relation_of_type(given).is_some();
-    let wants_row = server::relation_of_type(wanted).is_some();
+    let is_row = given == pg_sys::RECORDOID || types::relation_of_type(given).is_some();
+    let wants_row = types::relation_of_type(wanted).is_some();
     (given != pg_sys::JSONBOID || wanted == pg_sys::JSONBOID) && (!is_row || wants_row)
 }
 
@@ -237,7 +215,7 @@ impl KeyOrder<'_> {
 
 /// The value as the key column's operator takes it.
 fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Fitted, Refused> {
-    let given = Value { type_oid: server::base_type(given.type_oid), ..given };
+    let given = Value { type_oid: types::base_type(given.type_oid), ..given };
     let fit = fit(table, key, given.type_oid)?;
     let found = |found: Option<Value>| Ok(Fitted { value: found.unwrap_or(given), is_absent: found.is_none() });
     match fit.way {
@@ -245,8 +223,8 @@ fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Fitted, Refuse
         Way::Number => found(number::value_of(&number::digits(given), fit.value_type)),
         Way::Text => from_text(table, key, &plain_text(given)),
         Way::Cast { function, operator } => {
-            let cast = server::cast(given, function, fit.value_type);
-            let is_whole = server::are_equal(operator, cast, given, table.key_column(key).collation);
+            let cast = operators::cast(given, function, fit.value_type);
+            let is_whole = operators::are_equal(operator, cast, given, table.key_column(key).collation);
             found(is_whole.then_some(cast))
         }
     }
@@ -264,8 +242,8 @@ fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, R
     }
     match new_cast(key, wanted, value.type_oid) {
         Some(Way::Cast { function, operator }) => {
-            let cast = server::cast(value, function, wanted);
-            let is_whole = server::are_equal(operator, cast, value, table.key_column(key).collation);
+            let cast = operators::cast(value, function, wanted);
+            let is_whole = operators::are_equal(operator, cast, value, table.key_column(key).collation);
             found(is_whole.then_some(cast))
         }
         _ => from_text(table, key, &plain_text(value)),
@@ -312,8 +290,8 @@ fn fit(table: &Table, key: &KeyColumn, given: Oid) -> Result<Fit, Refused> {
             table,
             KeyProblem::Type {
                 column: column.name.clone(),
-                column_type: server::type_name(column.type_oid),
-                given: server::type_name(given),
+                column_type: types::type_name(column.type_oid),
+                given: types::type_name(given),
             },
         ));
     };
@@ -323,20 +301,20 @@ fn fit(table: &Table, key: &KeyColumn, given: Oid) -> Result<Fit, Refused> {
 }
 
 fn new_fit(key: &KeyColumn, wanted: Oid, given: Oid) -> Option<Fit> {
-    let operator = |right| server::equality_operator(key.operator_family, key.operator_type, right);
+    let operator = |right| operators::equality_operator(key.operator_family, key.operator_type, right);
     let own = operator(key.operator_type)?;
     let made = |way| Some(Fit { operator: own, value_type: wanted, way });
     if given == wanted {
         return made(Way::AsIs);
     }
-    if is_text(given) && server::type_category(wanted) != TEXTS {
+    if is_text(given) && types::type_category(wanted) != TEXTS {
         return made(Way::Text);
     }
-    if server::is_polymorphic(key.operator_type) {
+    if types::is_polymorphic(key.operator_type) {
         return None;
     }
     if let Some(operator) = operator(given) {
-        return match server::is_immutable(operator) {
+        return match operators::is_immutable(operator) {
             true => Some(Fit { operator, value_type: given, way: Way::AsIs }),
             false => made(new_cast(key, wanted, given)?),
         };
@@ -346,10 +324,10 @@ fn new_fit(key: &KeyColumn, wanted: Oid, given: Oid) -> Option<Fit> {
     if number::is_number(given) && number::is_number(number) {
         return Some(Fit { operator: own, value_type: number, way: Way::Number });
     }
-    if server::is_binary_coercible(given, key.operator_type) {
+    if types::is_binary_coercible(given, key.operator_type) {
         return Some(Fit { operator: own, value_type: given, way: Way::AsIs });
     }
-    if is_text(given) || (server::type_category(given) == TEXTS && server::type_category(wanted) == TEXTS) {
+    if is_text(given) || (types::type_category(given) == TEXTS && types::type_category(wanted) == TEXTS) {
         return made(Way::Text);
     }
     None
@@ -362,8 +340,8 @@ fn number_type(key: &KeyColumn, wanted: Oid) -> Oid {
 
 /// How a value gets from a type to the key column's, if the operator family compares both.
 fn new_cast(key: &KeyColumn, wanted: Oid, given: Oid) -> Option<Way> {
-    let operator = server::equality_operator(key.operator_family, key.operator_type, given)?;
-    Some(Way::Cast { function: server::cast_function(given, wanted)?, operator })
+    let operator = operators::equality_operator(key.operator_family, key.operator_type, given)?;
+    Some(Way::Cast { function: operators::cast_function(given, wanted)?, operator })
 }
 
 fn is_text(type_oid: Oid) -> bool {

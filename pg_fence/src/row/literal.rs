@@ -4,8 +4,9 @@
 //! not a backslash, not the difference between null and "NULL". Invariant: a JSON null is SQL null.
 
 use crate::errors::{PatchProblem, Refused};
-use crate::server;
 use crate::server::json::{Json, Kind};
+use crate::server::session;
+use crate::server::types;
 use pgrx::pg_sys::{self, Oid};
 
 /// `pg_type.typcategory` of ranges.
@@ -40,21 +41,21 @@ pub fn is_json(type_oid: Oid) -> bool {
 }
 
 fn nested(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
-    server::check_stack_depth();
+    session::check_stack_depth();
     let is_array = matches!(json.kind(), Kind::Array);
-    if let Some(element_type) = server::element_type(type_oid)
+    if let Some(element_type) = types::element_type(type_oid)
         && is_array
     {
-        return array(json, server::base_type(element_type), server::array_delimiter(element_type));
+        return array(json, types::base_type(element_type), types::array_delimiter(element_type));
     }
-    let is_composite = server::relation_of_type(type_oid).is_some();
+    let is_composite = types::relation_of_type(type_oid).is_some();
     // `[1, 5]` is a range by chance: with both ends in it, which nobody said.
-    let is_range = server::type_category(type_oid) == RANGES;
+    let is_range = types::type_category(type_oid) == RANGES;
     match is_composite {
         true if !is_array => composite(json, type_oid),
         false if !is_range => Ok(json.text()),
         _ => {
-            let type_name = server::type_name(type_oid);
+            let type_name = types::type_name(type_oid);
             Err(Refused::Patch(PatchProblem::Form { type_name, kind: json.words() }))
         }
     }
@@ -62,7 +63,7 @@ fn nested(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
 
 /// `{"1","2",NULL}`, or `{{"1"},{"2"}}` for arrays in an array.
 fn array(json: &Json, element_type: Oid, delimiter: u8) -> Result<Vec<u8>, Refused> {
-    server::check_stack_depth();
+    session::check_stack_depth();
     let mut text = vec![b'{'];
     for (n, element) in json.elements().iter().enumerate() {
         if n > 0 {
@@ -83,12 +84,12 @@ fn array(json: &Json, element_type: Oid, delimiter: u8) -> Result<Vec<u8>, Refus
 
 /// `("1","2",)`, where nothing between two commas is null.
 fn composite(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
-    let fields = server::composite_fields(type_oid);
+    let fields = types::composite_fields(type_oid);
     let members = json.members();
     if let Some((unknown, _)) =
         members.iter().find(|(name, _)| !fields.iter().any(|(field, _)| field.as_bytes() == *name))
     {
-        let (type_name, field) = (server::type_name(type_oid), unknown.to_vec());
+        let (type_name, field) = (types::type_name(type_oid), unknown.to_vec());
         return Err(Refused::Patch(PatchProblem::NoField { type_name, field }));
     }
     let mut text = vec![b'('];
@@ -98,7 +99,7 @@ fn composite(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
         }
         let member = members.iter().find(|(name, _)| field.as_bytes() == *name);
         if let Some((_, value)) = member
-            && let Some(value) = literal(value, server::base_type(*field_type))?
+            && let Some(value) = literal(value, types::base_type(*field_type))?
         {
             quote(&mut text, &value);
         }

@@ -5,7 +5,6 @@
 pub mod change;
 pub mod claim;
 pub mod claim_many;
-pub mod explain;
 pub mod key;
 pub mod literal;
 pub mod number;

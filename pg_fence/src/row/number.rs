@@ -5,7 +5,7 @@
 //! writes it by default: 0.1 and not 0.1000000000000000055.
 
 use crate::server::text::c_string;
-use crate::server::{Input, Value};
+use crate::server::types::{Input, Value};
 use pgrx::pg_sys::{self, Datum, Oid};
 
 /// Whether values of a type are numbers to this module.

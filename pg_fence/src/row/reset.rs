@@ -2,22 +2,25 @@
 
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;
-use crate::row::change::accepted_fence;
 use crate::row::key::Key;
-use crate::server;
 use crate::server::call::{Call, Reply};
+use crate::server::log;
+use crate::server::session;
 use crate::server::text::text;
+use crate::settings::accepted_fence;
 use crate::table::plans::{self, Values};
 use crate::table::relation::Table;
-use crate::table::statement::{Answer, Statement, Verb};
+use crate::table::statement::Statement;
+use crate::table::tables;
+use crate::table::verb::{Answer, Verb};
 use pgrx::pg_sys::Datum;
 
 /// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and
 /// answers what was there. 0 stands for never claimed. For the owner of the table alone; written to the log.
 pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     const NEVER_CLAIMED: i64 = 0;
-    server::refuse_on_standby(c"fence_reset()");
-    let table = Table::open_as_owner(call.table()?)?;
+    session::refuse_on_standby(c"fence_reset()");
+    let table = tables::open_as_owner(call.table()?)?;
     let fence = table.fence_column(call.fence_column(3)?)?;
     let new = match call.number(2) {
         Some(NEVER_CLAIMED) => NEVER_CLAIMED,
@@ -69,7 +72,7 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
 
 fn log(table: &Table, key: &Key, old: Option<i64>, new: i64) {
     let old = old.map_or_else(|| text!["null"], |old| text![old]);
-    server::log_line(text![
+    log::log_line(text![
         "pg_fence: fence of ",
         table.qualified_name(),
         " ",

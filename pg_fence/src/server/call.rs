@@ -4,11 +4,12 @@
 //! its key and the fence; the fence column is the last and may be absent.
 
 use crate::errors::Refused;
-use crate::protect::refuse::TriggerEvent;
 use crate::server::json::Document;
 use crate::server::query::{self, MadeFor};
-use crate::server::{self, Value};
-use crate::table::relation::{self, Table};
+use crate::server::session;
+use crate::server::types::{self, Value};
+use crate::table::relation::Table;
+use crate::table::tables;
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
 use std::ffi::{CStr, CString};
 
@@ -62,7 +63,7 @@ impl Rows {
     /// Adds a row, a value of the table's row type.
     pub fn put(&self, row: Datum) {
         if let Some(domain) = self.domain {
-            server::check_domain(row, domain);
+            types::check_domain(row, domain);
         }
         // SAFETY: the row is a tuple of the type that the query expects (see `rows_of`); the server copies it.
         unsafe {
@@ -89,7 +90,7 @@ impl Call {
 
     /// The table whose row type the first argument has.
     pub fn table_of_row_type(&self) -> Result<Oid, Refused> {
-        relation::of_row_type(self.type_of(0))
+        tables::of_row_type(self.type_of(0))
     }
 
     /// The table that the first argument names.
@@ -163,18 +164,15 @@ impl Call {
     pub fn text_of_tree(&self, argument: usize) -> Option<CString> {
         // SAFETY: the argument is declared pg_node_tree, which has the form of a text.
         self.nullable(argument)
-            .map(|datum| unsafe { server::owned(CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr()))) })
+            .map(|datum| unsafe { CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr())).to_owned() })
     }
 
-    /// The event that the function is called for as a trigger. Errors: it is not called as one.
-    pub fn trigger_event(&self) -> Result<TriggerEvent, Refused> {
-        // SAFETY: a trigger is called with its data in this place, which a tag identifies; it lives as long as the call.
+    /// What the server passes to a trigger function; none where the function is called as something else.
+    pub fn trigger(&self) -> Option<*mut pg_sys::TriggerData> {
+        // SAFETY: a trigger is called with its data in this place, which a tag identifies.
         unsafe {
-            let context = (*self.0).context;
-            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-                return Err(Refused::NotATrigger);
-            }
-            Ok(TriggerEvent::new(context.cast()))
+            let context = (*self.0).context.as_ref()?;
+            (context.type_ == pg_sys::NodeTag::T_TriggerData).then_some((&raw const *context).cast_mut().cast())
         }
     }
 
@@ -204,11 +202,11 @@ impl Call {
         // Queries without `*` and what is stored in views stay as they are when they are analysed anew, so once is enough.
         let is_refused = match made_for {
             MadeFor::These => false,
-            MadeFor::Older => table.is_news(),
+            MadeFor::Older => tables::is_news(table),
             MadeFor::Others => true,
         };
         if is_refused {
-            server::forget_analyses();
+            session::forget_analyses();
             return Err(Refused::Altered { table: table.name.clone() });
         }
         let domain = Some(self.type_of(0)).filter(|&given| given != table.row_type);
@@ -253,6 +251,6 @@ impl Call {
 
     fn type_of(&self, argument: usize) -> Oid {
         // SAFETY: the server finds the type in the expression that makes the call; without one it says none.
-        unsafe { server::argument_type((*self.0).flinfo, argument) }
+        unsafe { types::argument_type((*self.0).flinfo, argument) }
     }
 }

@@ -3,6 +3,7 @@
 //! Not conversion: `literal` makes values of it. Invariant: a [`Json`] does not outlive the document that it points
 //! into, and strings are the bytes of the database's encoding.
 
+use crate::server::raw;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, Oid, jbvType};
 use std::ffi::CStr;
@@ -32,20 +33,6 @@ pub enum Kind<'d> {
     Array,
     /// An object.
     Object,
-}
-
-/// The server's functions without the guard that `pg_sys` puts around each.
-mod raw {
-    use pgrx::pg_sys::*;
-
-    unsafe extern "C-unwind" {
-        pub fn JsonbIteratorInit(container: *mut JsonbContainer) -> *mut JsonbIterator;
-        pub fn JsonbIteratorNext(
-            iterator: *mut *mut JsonbIterator,
-            value: *mut JsonbValue,
-            skip_nested: bool,
-        ) -> JsonbIteratorToken::Type;
-    }
 }
 
 impl Document {

@@ -5,7 +5,7 @@
 //! table it does not. So the functions look it up in the plan that runs. Invariant: nothing is changed; each node is used
 //! as what its tag says.
 
-use crate::server;
+use crate::server::catalog;
 use pgrx::pg_sys::{self, NodeTag};
 use std::ffi::CStr;
 
@@ -98,7 +98,7 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
             if (*var).varno as u32 != relation || place >= then {
                 continue;
             }
-            let column = &*server::attribute(now, place as i32);
+            let column = &*catalog::attribute(now, place as i32);
             if column.attisdropped || column.atttypid != (*var).vartype {
                 return MadeFor::Others;
             }
@@ -112,13 +112,13 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
         for (place, name) in names.enumerate() {
             let name = CStr::from_ptr((*name.cast::<pg_sys::String>()).sval);
             uses_all &= used[place] || name.is_empty();
-            let column = &*server::attribute(now, place as i32);
+            let column = &*catalog::attribute(now, place as i32);
             let is_renamed = name != CStr::from_ptr(column.attname.data.as_ptr());
             if used[place] && is_renamed && found.first + place >= own_names {
                 made_for = MadeFor::Older;
             }
         }
-        let has_new = (then..count).any(|n| !(*server::attribute(now, n as i32)).attisdropped);
+        let has_new = (then..count).any(|n| !(*catalog::attribute(now, n as i32)).attisdropped);
         if uses_all && has_new { MadeFor::Older } else { made_for }
     }
 }

@@ -5,8 +5,9 @@
 //! is freed; all zeros is an empty table.
 
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+use crate::server::log;
+use crate::server::session::{self, MainThread};
 use crate::server::text::text;
-use crate::server::{self, MainThread};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::Cell;
@@ -258,7 +259,7 @@ static FAILED_AT: MainThread<Cell<i64>> = MainThread(Cell::new(i64::MIN));
 
 /// Whether so much time has passed since this was last so.
 fn has_rested(last: &Cell<i64>, rest_us: i64) -> bool {
-    let now = server::now();
+    let now = session::now();
     let rested = now.saturating_sub(last.get()) >= rest_us;
     if rested {
         last.set(now);
@@ -366,13 +367,13 @@ fn shared() -> Option<&'static Shared> {
 /// memory is full. A claim must not fail for a counter.
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
 fn attached() -> Option<&'static Shared> {
-    if server::now().saturating_sub(FAILED_AT.get()) < ATTACH_REST_US {
+    if session::now().saturating_sub(FAILED_AT.get()) < ATTACH_REST_US {
         return None;
     }
-    let segment = server::unless_refused(segment);
+    let segment = session::unless_refused(segment);
     if segment.is_none() {
-        FAILED_AT.set(server::now());
-        server::log_line(text![
+        FAILED_AT.set(session::now());
+        log::log_line(text![
             "pg_fence cannot have its shared memory, so this session does not count its calls for a while"
         ]);
     }

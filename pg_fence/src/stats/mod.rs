@@ -6,12 +6,15 @@
 pub mod counters;
 
 use crate::errors::Refused;
-use crate::server;
 use crate::server::call::{Call, Reply};
-use crate::server::text::text;
+use crate::server::catalog;
+use crate::server::log;
+use crate::server::session;
+use crate::server::text::{self, text};
+use crate::server::types;
 use crate::settings;
 use crate::stats::counters::{Counted, Counter, Key, Kind, Named, Stale};
-use crate::table::statement::Verb;
+use crate::table::verb::Verb;
 use fence::Fence;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
@@ -33,7 +36,7 @@ impl Subject<'_> {
 
     /// Counts a call that was refused as stale.
     pub fn count_stale(self, counter: Counter, fence: Fence, stored: Option<i64>) {
-        let (at, fence, stored) = (server::now(), fence.get() as i64, stored.unwrap_or(0));
+        let (at, fence, stored) = (session::now(), fence.get() as i64, stored.unwrap_or(0));
         self.count_with(counter, Some(Stale { at, fence, stored }));
     }
 
@@ -41,14 +44,14 @@ impl Subject<'_> {
         if !settings::tracks() {
             return;
         }
-        let database = server::database();
+        let database = session::database();
         match self {
             Subject::Table(oid) => {
                 let key = Key { database, object: u64::from(oid.to_u32()) };
                 counters::count(Kind::Table, key, counter, stale, &self);
             }
             Subject::Guard(resource) => {
-                let key = Key { database, object: server::hash(resource.to_bytes()) };
+                let key = Key { database, object: text::hash(resource.to_bytes()) };
                 counters::count(Kind::Guard, key, counter, stale, &self);
             }
         }
@@ -59,18 +62,18 @@ impl Named for Subject<'_> {
     /// A temporary table has none: it is of one session, which no other can be stale against, and there can be thousands.
     fn name(&self) -> Option<Vec<u8>> {
         match *self {
-            Subject::Table(oid) => (!server::is_temporary(oid)).then(Vec::new),
-            Subject::Guard(resource) => Some(server::cut(resource, counters::MAX_NAME_BYTES)),
+            Subject::Table(oid) => (!catalog::is_temporary(oid)).then(Vec::new),
+            Subject::Guard(resource) => Some(text::cut(resource, counters::MAX_NAME_BYTES)),
         }
     }
 
     fn is_gone(&self, key: Key) -> bool {
-        if key.database != server::database() {
-            return !server::database_exists(key.database);
+        if key.database != session::database() {
+            return !catalog::database_exists(key.database);
         }
         // What was a guard's name once can be one again.
         matches!(self, Subject::Table(_))
-            && u32::try_from(key.object).is_ok_and(|oid| !server::relation_exists(Oid::from(oid)))
+            && u32::try_from(key.object).is_ok_and(|oid| !catalog::relation_exists(Oid::from(oid)))
     }
 }
 
@@ -86,7 +89,7 @@ pub fn counters_of(verb: Verb) -> (Counter, Counter) {
 pub fn stat(call: &Call) -> Result<Reply, Refused> {
     let rows = call.rows();
     if !counters::are_there() {
-        server::notice(
+        log::notice(
             text!["pg_fence counts nothing: it is not preloaded"],
             text![
                 "Add pg_fence to shared_preload_libraries and restart the server. From PostgreSQL 17 on that is not needed."
@@ -96,7 +99,7 @@ pub fn stat(call: &Call) -> Result<Reply, Refused> {
         return Ok(Reply::Handed);
     }
     for (kind, others) in [(Kind::Table, c"other tables"), (Kind::Guard, c"other guards")] {
-        for counted in counters::read(kind, server::database()) {
+        for counted in counters::read(kind, session::database()) {
             let is_empty = counted.counts.iter().all(|&count| count == 0);
             if counted.key.is_some() || !is_empty {
                 rows.put_fields(&fields(kind, others, &counted));
@@ -108,7 +111,7 @@ pub fn stat(call: &Call) -> Result<Reply, Refused> {
 
 /// `pg_stat_fence_reset()`: forgets what was counted in this database.
 pub fn pg_stat_fence_reset(_call: &Call) -> Result<Reply, Refused> {
-    counters::reset(server::database());
+    counters::reset(session::database());
     Ok(Reply::Void)
 }
 
@@ -120,10 +123,10 @@ fn fields(kind: Kind, others: &CStr, counted: &Counted) -> [Option<Datum>; COLUM
     let (name_of_kind, name) = match (counted.key, kind) {
         (None, _) => (others, None),
         (Some(_), Kind::Table) => (c"table", None),
-        (Some(_), Kind::Guard) => (c"guard", Some(server::text_datum(&counted.name))),
+        (Some(_), Kind::Guard) => (c"guard", Some(types::text_datum(&counted.name))),
     };
     let id = counted.key.map(|key| Datum::from(key.object as i64));
-    fields[..3].copy_from_slice(&[Some(server::text_datum(name_of_kind.to_bytes())), id, name]);
+    fields[..3].copy_from_slice(&[Some(types::text_datum(name_of_kind.to_bytes())), id, name]);
     for (field, &count) in fields[3..].iter_mut().zip(&counted.counts) {
         *field = Some(Datum::from(count as i64));
     }

@@ -1,11 +1,10 @@
-//! Statements of the extension that are run so seldom that their plans are not kept.
+//! The server's own SQL (SPI), and the statements that are run so seldom that their plans are not kept.
 //!
 //! Not those on fenced rows (`statement`, `plans`). Every name in such a text is quoted and qualified as it is there.
 
 use crate::errors::Refused;
 use crate::server::text::c_string;
-use crate::server::{self, Value};
-use crate::table::plans::Connection;
+use crate::server::types::Value;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::{CStr, CString, c_int, c_long};
 
@@ -13,7 +12,28 @@ const READ_WRITE: bool = false;
 const READ_ONLY: bool = true;
 const NO_LIMIT: c_long = 0;
 
+/// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
+pub struct Connection(());
+
 impl Connection {
+    /// Connects.
+    pub fn open() -> Result<Connection, Refused> {
+        // SAFETY: it opens a level that `close` or the end of the (sub)transaction closes.
+        match unsafe { pg_sys::SPI_connect() } {
+            code if code == pg_sys::SPI_OK_CONNECT as c_int => Ok(Connection(())),
+            code => Err(Refused::Server { function: "SPI_connect", code }),
+        }
+    }
+
+    /// Disconnects, and goes back to the memory context of the caller.
+    pub fn close(self) -> Result<(), Refused> {
+        // SAFETY: the connection is open; calls nest, so it is the innermost one.
+        match unsafe { pg_sys::SPI_finish() } {
+            code if code == pg_sys::SPI_OK_FINISH as c_int => Ok(()),
+            code => Err(Refused::Server { function: "SPI_finish", code }),
+        }
+    }
+
     /// The first field of the first row that a query answers, as text; `None` where there is none. Reads by the
     /// snapshot that is in force, as it is used while statements of the caller run.
     pub fn read_text(&self, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
@@ -29,7 +49,7 @@ impl Connection {
                 return Ok(None);
             }
             let text = pg_sys::SPI_getvalue(*(*table).vals, (*table).tupdesc, 1);
-            Ok((!text.is_null()).then(|| server::owned(CStr::from_ptr(text))))
+            Ok((!text.is_null()).then(|| CStr::from_ptr(text).to_owned()))
         }
     }
 

@@ -4,9 +4,9 @@
 //! do not: the engine refuses them. A table is known to be distributed by the engine's own catalog.
 
 use crate::errors::Refused;
-use crate::server;
+use crate::server::catalog;
 use crate::server::text::text;
-use crate::table::plans::Connection;
+use crate::table::direct::Connection;
 use crate::table::relation::Table;
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -16,7 +16,7 @@ const CATALOG: &CStr = c"pg_dist_partition";
 /// Refuses to make triggers on a distributed or reference table. One that the engine has merely noted as local may have
 /// them.
 pub fn refuse_triggers(connection: &Connection, table: &Table) -> Result<(), Refused> {
-    if server::relation_in(pg_sys::PG_CATALOG_NAMESPACE.into(), CATALOG).is_none() {
+    if catalog::relation_in(pg_sys::PG_CATALOG_NAMESPACE.into(), CATALOG).is_none() {
         return Ok(());
     }
     let found = connection.read_text(text![

@@ -5,7 +5,9 @@
 //! plan of more or less than one statement, which a rule can make, is not run; every call into the server is under one
 //! guard, so nothing in there may have a destructor.
 
-use crate::server::{self, MainThread};
+use crate::server::catalog;
+use crate::server::raw;
+use crate::server::session::MainThread;
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -85,55 +87,6 @@ pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters
     let planning = Planning::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
     unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted, &planning)) }
-}
-
-/// The server's functions without the guard that `pg_sys` puts around each.
-mod raw {
-    use pgrx::pg_sys::*;
-    use std::ffi::{c_char, c_int};
-
-    unsafe extern "C-unwind" {
-        pub fn CommandCounterIncrement();
-        pub fn CreateQueryDesc(
-            plan: *mut PlannedStmt,
-            text: *const c_char,
-            snapshot: Snapshot,
-            crosscheck: Snapshot,
-            receiver: *mut DestReceiver,
-            parameters: ParamListInfo,
-            environment: *mut QueryEnvironment,
-            instrument: c_int,
-        ) -> *mut QueryDesc;
-        pub fn EnsurePortalSnapshotExists();
-        pub fn ExecutorEnd(query: *mut QueryDesc);
-        pub fn ExecutorFinish(query: *mut QueryDesc);
-        #[cfg(any(feature = "pg18", feature = "pg19"))]
-        pub fn ExecutorRun(query: *mut QueryDesc, direction: ScanDirection::Type, count: u64);
-        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
-        pub fn ExecutorRun(query: *mut QueryDesc, direction: ScanDirection::Type, count: u64, once: bool);
-        pub fn ExecutorStart(query: *mut QueryDesc, flags: c_int);
-        pub fn FreeQueryDesc(query: *mut QueryDesc);
-        pub fn GetActiveSnapshot() -> Snapshot;
-        pub fn GetCachedPlan(
-            source: *mut CachedPlanSource,
-            parameters: ParamListInfo,
-            owner: ResourceOwner,
-            environment: *mut QueryEnvironment,
-        ) -> *mut CachedPlan;
-        pub fn GetTransactionSnapshot() -> Snapshot;
-        pub fn PopActiveSnapshot();
-        pub fn PushActiveSnapshot(snapshot: Snapshot);
-        pub fn ReleaseCachedPlan(plan: *mut CachedPlan, owner: ResourceOwner);
-        pub fn HeapTupleHeaderGetDatum(tuple: HeapTupleHeader) -> Datum;
-        pub fn heap_form_tuple(columns: TupleDesc, values: *mut Datum, are_null: *mut bool) -> HeapTuple;
-        pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
-        pub fn makeParamList(count: c_int) -> ParamListInfo;
-        pub fn palloc(size: usize) -> *mut std::ffi::c_void;
-        pub fn pfree(pointer: *mut std::ffi::c_void);
-        pub fn set_errcontext_domain(domain: *const c_char) -> c_int;
-        pub fn slot_getsomeattrs_int(slot: *mut TupleTableSlot, count: c_int);
-        pub fn tuplestore_puttupleslot(store: *mut Tuplestorestate, slot: *mut TupleTableSlot);
-    }
 }
 
 unsafe fn run_unguarded(
@@ -375,7 +328,7 @@ unsafe fn form_unguarded(descriptor: pg_sys::TupleDesc, values: *const Datum, nu
         let all_nulls = raw::palloc(count * size_of::<bool>()).cast::<bool>();
         let mut field = 0;
         for n in 0..count {
-            let is_dropped = (*server::attribute(descriptor, n as c_int)).attisdropped;
+            let is_dropped = (*catalog::attribute(descriptor, n as c_int)).attisdropped;
             *all_nulls.add(n) = is_dropped || *nulls.add(field);
             *all_values.add(n) = if is_dropped { Datum::null() } else { *values.add(field) };
             field += usize::from(!is_dropped);

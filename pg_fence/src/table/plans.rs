@@ -1,41 +1,21 @@
-//! Prepared statements that a session keeps, and running them.
+//! Prepared statements that a session keeps: found or made, and run.
 //!
 //! A plan is found by what its statement is made of, so a change of the same columns of the same table uses one plan.
-//! The server re-plans by itself when a table changes; `relation` drops plans whose text no longer fits. Invariant: a
-//! plan is freed at the start of a call, never while a callback or an error is under way.
+//! The server re-plans by itself when a table changes; `tables` drops the plans whose text no longer fits.
 
 use crate::errors::Refused;
 use crate::server::text::c_string;
-use crate::server::{self, MainThread};
+use crate::server::types;
+use crate::table::direct::Connection;
 use crate::table::executor::{self, Parameters, Wanted, WantedRow};
-use crate::table::statement::{Answer, Statement, Verb};
+use crate::table::plan::{Head, Plan};
+use crate::table::statement::Statement;
+use crate::table::tables;
+use crate::table::verb::Answer;
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::rc::Rc;
-
-/// The plans of a table's statements.
-#[derive(Default)]
-pub struct Plans(RefCell<Vec<Rc<Plan>>>);
-
-/// A prepared statement.
-pub struct Plan {
-    kept: pg_sys::SPIPlanPtr,
-    source: *mut pg_sys::CachedPlanSource,
-    /// The types of its parameters: the key's come first.
-    types: Vec<Oid>,
-    /// What sets its statement apart from others on the table, with those types and the columns of the patch.
-    head: (Verb, Answer, i16),
-    columns: Vec<i16>,
-    /// When it was used last, by the clock of `relation`.
-    pub used: Cell<u64>,
-    /// What the server has planned with the bytes below: it plans anew when something changes.
-    generation: Cell<i32>,
-    bytes: Cell<usize>,
-}
-
-/// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
-pub struct Connection(());
 
 /// The values of a statement's parameters, in order; `None` is null.
 pub type Values = Vec<Option<Datum>>;
@@ -60,63 +40,6 @@ pub struct Outcome {
     pub row: Option<Datum>,
 }
 
-static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
-
-/// Frees the plans that were dropped since the last call.
-pub fn free_dropped() {
-    loop {
-        let Some(plan) = DROPPED.borrow_mut().pop() else { return };
-        // SAFETY: the plan was prepared and kept, and nobody holds it any more.
-        unsafe { pg_sys::SPI_freeplan(plan) };
-    }
-}
-
-impl Plans {
-    /// The memory that they take.
-    pub fn bytes(&self) -> usize {
-        self.0.borrow().iter().map(|plan| plan.bytes.get()).sum()
-    }
-
-    /// When each was used last.
-    pub fn uses(&self) -> Vec<u64> {
-        self.0.borrow().iter().map(|plan| plan.used.get()).collect()
-    }
-
-    /// Drops those that were used last at this time. One that runs stays until it is done. Answers what they took.
-    pub fn drop_used_at(&self, used: u64) -> usize {
-        let mut plans = self.0.borrow_mut();
-        let dropped = plans.iter().filter(|plan| plan.used.get() == used).map(|plan| plan.bytes.get()).sum();
-        plans.retain(|plan| plan.used.get() != used);
-        dropped
-    }
-}
-
-impl Drop for Plan {
-    fn drop(&mut self) {
-        DROPPED.borrow_mut().push(self.kept);
-    }
-}
-
-impl Connection {
-    /// Connects.
-    pub fn open() -> Result<Connection, Refused> {
-        // SAFETY: it opens a level that `close` or the end of the (sub)transaction closes.
-        match unsafe { pg_sys::SPI_connect() } {
-            code if code == pg_sys::SPI_OK_CONNECT as c_int => Ok(Connection(())),
-            code => Err(Refused::Server { function: "SPI_connect", code }),
-        }
-    }
-
-    /// Disconnects, and goes back to the memory context of the caller.
-    pub fn close(self) -> Result<(), Refused> {
-        // SAFETY: the connection is open; calls nest, so it is the innermost one.
-        match unsafe { pg_sys::SPI_finish() } {
-            code if code == pg_sys::SPI_OK_FINISH as c_int => Ok(()),
-            code => Err(Refused::Server { function: "SPI_finish", code }),
-        }
-    }
-}
-
 /// Runs a statement with values for its parameters: the key's, the fence, the patch's.
 pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     run_as(RowAs::Value, statement, values)
@@ -127,7 +50,7 @@ pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
 pub fn run_as(row: RowAs, statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     let plan = plan(statement)?;
     let outcome = run_wanted(row, statement, &plan, values)?;
-    statement.table.used_plan(&plan, plan.grown_by());
+    tables::used_plan(statement.table, &plan, plan.grown_by());
     Ok(outcome)
 }
 
@@ -136,7 +59,7 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
     match (statement.answer, row) {
         (Answer::Fence, _) => run_plan(plan, values, Wanted { number, row: WantedRow::None }),
         (Answer::Row, RowAs::Stored(store)) => run_plan(plan, values, Wanted { number, row: WantedRow::Stored(store) }),
-        (Answer::Row, RowAs::Value) => server::with_row_type(statement.table.row_type, |descriptor| {
+        (Answer::Row, RowAs::Value) => types::with_row_type(statement.table.row_type, |descriptor| {
             let first = usize::from(number.is_some());
             run_plan(plan, values, Wanted { number, row: WantedRow::Formed { first, descriptor } })
         }),
@@ -160,9 +83,6 @@ impl Outcome {
         if rows == 1 { Outcome { rows, fence, row } } else { Outcome { rows, fence: None, row: None } }
     }
 }
-
-/// What a kept plan takes beside its source: the server's entry for it and ours.
-const KEPT_BYTES: usize = 2_048;
 
 const READ_WRITE: bool = false;
 const NO_LIMIT: std::ffi::c_long = 0;
@@ -211,46 +131,19 @@ fn run_rewritten(plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome
 
 fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
     let plans = &statement.table.plans.0;
-    if let Some(plan) = plans.borrow().iter().find(|plan| plan.is_of(statement)) {
+    if let Some(plan) =
+        plans.borrow().iter().find(|plan| plan.is_of(head(statement), value_types(statement), columns(statement)))
+    {
         return Ok(plan.clone());
     }
     let plan = Rc::new(prepare(statement)?);
     plans.borrow_mut().push(plan.clone());
-    statement.table.used_plan(&plan, plan.grown_by());
+    tables::used_plan(statement.table, &plan, plan.grown_by());
     Ok(plan)
 }
 
-impl Plan {
-    /// How much more memory it takes than when this was asked last.
-    fn grown_by(&self) -> isize {
-        // SAFETY: the source is kept as long as this plan, and so is what the server has planned for it last, if that is
-        // there; both have memory contexts of their own.
-        let bytes = unsafe {
-            let source = &*self.source;
-            if source.generation == self.generation.get() && self.bytes.get() != 0 {
-                return 0;
-            }
-            self.generation.set(source.generation);
-            let planned = source.gplan.as_ref().map_or(0, |plan| pg_sys::MemoryContextMemAllocated(plan.context, true));
-            KEPT_BYTES + pg_sys::MemoryContextMemAllocated(source.context, true) + planned
-        };
-        let before = self.bytes.replace(bytes);
-        bytes as isize - before as isize
-    }
-
-    /// Whether it is the plan of this statement, which is one on the same table.
-    fn is_of(&self, statement: &Statement) -> bool {
-        let (fits, patch) = (statement.fits, statement.patch);
-        let head = (statement.verb, statement.answer, statement.fence.number);
-        self.head == head
-            && self.columns.len() == patch.len()
-            && self.columns.iter().zip(patch).all(|(&number, column)| number == column.number)
-            && self.types.iter().zip(fits).all(|(&known, fit)| known == fit.value_type)
-    }
-}
-
 fn prepare(statement: &Statement) -> Result<Plan, Refused> {
-    let mut types: Vec<Oid> = statement.fits.iter().map(|fit| fit.value_type).collect();
+    let mut types: Vec<Oid> = value_types(statement).collect();
     if statement.verb.takes_fence() {
         types.push(pg_sys::INT8OID);
     }
@@ -274,8 +167,8 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
         match pg_sys::SPI_keepplan(kept) {
             0 => {
                 let sources = pg_sys::SPI_plan_get_plan_sources(kept);
-                let head = (statement.verb, statement.answer, statement.fence.number);
-                let columns = statement.patch.iter().map(|column| column.number).collect();
+                let head = head(statement);
+                let columns = columns(statement).collect();
                 Plan {
                     kept,
                     source: (*(*sources).elements).ptr_value.cast(),
@@ -294,9 +187,14 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
     Ok(plan)
 }
 
-impl Statement<'_> {
-    /// The same statement with another verb and without a patch, answering no row.
-    pub fn plain(self, verb: Verb) -> Self {
-        Statement { verb, answer: Answer::Fence, patch: &[], ..self }
-    }
+fn head(statement: &Statement) -> Head {
+    (statement.verb, statement.answer, statement.fence.number)
+}
+
+fn value_types(statement: &Statement) -> impl Iterator<Item = Oid> {
+    statement.fits.iter().map(|fit| fit.value_type)
+}
+
+fn columns(statement: &Statement) -> impl ExactSizeIterator<Item = i16> {
+    statement.patch.iter().map(|column| column.number)
 }

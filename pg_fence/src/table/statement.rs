@@ -5,40 +5,12 @@
 //! follows from the rule in `fence`.
 //! Parameters: the key's values, then the fence, then the patch's values.
 
-use crate::row::key::Fit;
-use crate::server;
+use crate::server::operators;
 use crate::server::text::{Identifier, Parameter, joined, text};
+use crate::table::fit::Fit;
 use crate::table::relation::{Column, Table};
-use fence::resource::{Accepts, Step};
-
-/// What is done to the row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
-    /// Read the stored fence.
-    Read,
-    /// Read the stored fence and lock the row.
-    Lock,
-    /// Stamp the fence.
-    Claim,
-    /// Set columns under the fence's claim.
-    Update,
-    /// Stamp the fence and set columns.
-    Write,
-    /// Delete the row under the fence's claim.
-    Delete,
-    /// Set the fence to whatever is given.
-    Reset,
-}
-
-/// What is answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// The fence, where [`Statement::answers_fence`], and no row.
-    Fence,
-    /// The row's fields, one by one. What is made of them is made outside of the statement: a function in it would have
-    /// to be immutable where the statement runs on another server, as it does on a distributed table.
-    Row,
-}
+use crate::table::verb::{Answer, Verb};
+use fence::resource::Accepts;
 
 /// A statement on a table.
 #[derive(Clone, Copy)]
@@ -55,32 +27,6 @@ pub struct Statement<'a> {
     pub answer: Answer,
     /// The columns of the patch.
     pub patch: &'a [&'a Column],
-}
-
-impl Verb {
-    /// The step of the protocol that this is; none for what asks no fence.
-    pub fn step(self) -> Option<Step> {
-        match self {
-            Verb::Read | Verb::Lock | Verb::Reset => None,
-            Verb::Claim => Some(Step::Claim),
-            Verb::Update | Verb::Delete => Some(Step::Update),
-            Verb::Write => Some(Step::Write),
-        }
-    }
-
-    /// The SQL command, as policies and triggers name it.
-    pub fn command(self) -> &'static str {
-        match self {
-            Verb::Read | Verb::Lock => "SELECT",
-            Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
-            Verb::Delete => "DELETE",
-        }
-    }
-
-    /// Whether the fence is a parameter.
-    pub fn takes_fence(self) -> bool {
-        !matches!(self, Verb::Read | Verb::Lock)
-    }
 }
 
 impl Statement<'_> {
@@ -109,6 +55,11 @@ impl Statement<'_> {
         }
     }
 
+    /// The same statement with another verb and without a patch, answering no row.
+    pub fn plain(self, verb: Verb) -> Self {
+        Statement { verb, answer: Answer::Fence, patch: &[], ..self }
+    }
+
     fn fence_parameter(&self) -> usize {
         self.fits.len() + 1
     }
@@ -121,7 +72,7 @@ impl Statement<'_> {
     fn condition(&self) -> Vec<u8> {
         let keys = self.table.key.iter().zip(self.fits).enumerate().map(|(n, (key, fit))| {
             let column = self.table.key_column(key);
-            server::operator_clause(
+            operators::operator_clause(
                 self.column(column),
                 column.type_oid,
                 fit.operator,

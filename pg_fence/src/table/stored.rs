@@ -3,7 +3,7 @@
 //! For triggers, which are given the place of the version that a statement has just replaced. Invariant: only a table that
 //! the transaction has locked for writing is read, so whoever calls such a function by hand reads nothing new.
 
-use crate::server;
+use crate::server::catalog;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
 
@@ -27,7 +27,7 @@ impl Stored {
         // one, as a block number that stands for none would add a block to the table. The buffer is released with the
         // answer, and is not there where nothing is found.
         unsafe {
-            if server::valid(table).is_none()
+            if catalog::valid(table).is_none()
                 || !is_place(&place)
                 || !pg_sys::CheckRelationOidLockedByMe(table, WRITES, OR_STRONGER)
             {

@@ -1,0 +1,175 @@
+//! Names and facts from the system catalogs, looked up by oid or by name. Nothing here writes or checks a right.
+
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::{CStr, CString};
+
+/// A relation as error texts name it, and as the client finds it in the error's fields.
+#[derive(Clone, Debug)]
+pub struct RelationName {
+    /// The schema.
+    pub schema: CString,
+    /// The relation.
+    pub name: CString,
+}
+
+/// The schema and the name of a relation; empty when it is gone.
+pub fn relation_name(relation: Oid) -> RelationName {
+    // SAFETY: it reads the catalog; a null answer is not read.
+    unsafe {
+        let found = pg_sys::get_rel_name(relation);
+        let name = if found.is_null() { CString::default() } else { CStr::from_ptr(found).to_owned() };
+        RelationName { schema: schema_name(pg_sys::get_rel_namespace(relation)), name }
+    }
+}
+
+/// Whether a column is declared NOT NULL.
+pub fn is_not_null(relation: Oid, column: i16) -> bool {
+    // SAFETY: the tuple is checked, read and released; a column's tuple has this layout.
+    unsafe {
+        let cache = pg_sys::SysCacheIdentifier::ATTNUM as _;
+        let tuple = pg_sys::SearchSysCache2(cache, Datum::from(relation), Datum::from(column));
+        if tuple.is_null() {
+            return false;
+        }
+        let is_not_null = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_attribute>()).attnotnull;
+        pg_sys::ReleaseSysCache(tuple);
+        is_not_null
+    }
+}
+
+/// Whether an oid is that of the function of this name in this schema.
+pub fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
+    // SAFETY: it reads the catalog; a null answer is not read.
+    unsafe {
+        let found = pg_sys::get_func_name(function);
+        !found.is_null() && CStr::from_ptr(found) == name && pg_sys::get_func_namespace(function) == schema
+    }
+}
+
+/// The name of a column; empty when it is gone.
+pub fn column_name(relation: Oid, column: i16) -> CString {
+    const MISSING_IS_OK: bool = true;
+    // SAFETY: it reads the catalog; a null answer is not read.
+    unsafe {
+        let name = pg_sys::get_attname(relation, column, MISSING_IS_OK);
+        if name.is_null() { CString::default() } else { CStr::from_ptr(name).to_owned() }
+    }
+}
+
+/// The number of the column of this name; 0 where there is none.
+pub fn column_number(relation: Oid, name: &CStr) -> i16 {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::get_attnum(relation, name.as_ptr()) }
+}
+
+/// The schema of what the extension keeps and calls itself. Its script makes it, and it cannot be moved.
+pub const INTERNALS: &CStr = c"fence_internals";
+
+/// The oid of [`INTERNALS`]; none where the extension is not created.
+pub fn internals() -> Option<Oid> {
+    const MISSING_IS_OK: bool = true;
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_namespace_oid(INTERNALS.as_ptr(), MISSING_IS_OK) })
+}
+
+/// The relation of this name in a schema.
+pub fn relation_in(schema: Oid, name: &CStr) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_relname_relid(name.as_ptr(), schema) })
+}
+
+/// The owner of a relation.
+pub fn owner_of(relation: Oid) -> Option<Oid> {
+    // SAFETY: the tuple is checked, read and released; a relation's tuple has this layout.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as _, Datum::from(relation));
+        if tuple.is_null() {
+            return None;
+        }
+        let owner = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>()).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(owner)
+    }
+}
+
+/// An entry of a tuple descriptor.
+///
+/// # Safety
+///
+/// The descriptor is valid and has more than `n` entries.
+pub unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: as the caller promises; the entries lie behind one another, from version 18 on after the compact ones.
+    unsafe {
+        #[cfg(any(feature = "pg18", feature = "pg19"))]
+        let first = {
+            let count = usize::try_from((*descriptor).natts).unwrap_or(0);
+            (*descriptor).compact_attrs.as_ptr().add(count).cast::<pg_sys::FormData_pg_attribute>()
+        };
+        #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+        let first = (*descriptor).attrs.as_ptr();
+        first.add(usize::try_from(n).unwrap_or(0))
+    }
+}
+
+/// Whether a column has no nulls. A column that is declared NOT NULL can hold them all the same from version 18 on, from
+/// before the constraint (NOT VALID).
+///
+/// # Safety
+///
+/// The descriptor is that of an open relation and has more than `n` entries.
+pub unsafe fn is_never_null(descriptor: pg_sys::TupleDesc, n: i32) -> bool {
+    #[cfg(any(feature = "pg18", feature = "pg19"))]
+    {
+        const IS_VALID: u8 = b'v';
+        let n = usize::try_from(n).unwrap_or(0);
+        // SAFETY: as the caller promises.
+        unsafe { (*(*descriptor).compact_attrs.as_ptr().add(n)).attnullability as u8 == IS_VALID }
+    }
+    #[cfg(not(any(feature = "pg18", feature = "pg19")))]
+    // SAFETY: as the caller promises.
+    unsafe {
+        (*attribute(descriptor, n)).attnotnull
+    }
+}
+
+/// A name from the catalog.
+pub fn name(name: &pg_sys::NameData) -> CString {
+    // SAFETY: a name of the catalog always has a NUL within its 64 bytes.
+    unsafe { CStr::from_ptr(name.data.as_ptr()) }.to_owned()
+}
+
+/// The name of a schema.
+pub fn schema_name(schema: Oid) -> CString {
+    // SAFETY: it reads the catalog; a null answer, for a schema that is gone, is not read.
+    unsafe {
+        let name = pg_sys::get_namespace_name(schema);
+        if name.is_null() { CString::default() } else { CStr::from_ptr(name).to_owned() }
+    }
+}
+
+/// The oid, unless it is the one that stands for none.
+pub fn valid(oid: Oid) -> Option<Oid> {
+    (oid != pg_sys::InvalidOid).then_some(oid)
+}
+
+/// Whether a table is a temporary one.
+pub fn is_temporary(table: Oid) -> bool {
+    // SAFETY: it looks the table up; one that is gone is permanent.
+    (unsafe { pg_sys::get_rel_persistence(table) }) as u8 == pg_sys::RELPERSISTENCE_TEMP
+}
+
+/// Whether there is a relation with this oid.
+pub fn relation_exists(relation: Oid) -> bool {
+    is_in_cache(pg_sys::SysCacheIdentifier::RELOID as i32, relation)
+}
+
+/// Whether there is a database with this oid.
+pub fn database_exists(database: u32) -> bool {
+    is_in_cache(pg_sys::SysCacheIdentifier::DATABASEOID as i32, Oid::from(database))
+}
+
+fn is_in_cache(cache: i32, oid: Oid) -> bool {
+    let no_key = Datum::null();
+    // SAFETY: the key of both caches is an oid alone.
+    unsafe { pg_sys::SearchSysCacheExists(cache as _, Datum::from(oid), no_key, no_key, no_key) }
+}

@@ -1,0 +1,179 @@
+//! The backend: its one thread, its clock, its transaction.
+
+use crate::server::raw;
+use pgrx::pg_sys::{self, Datum};
+use std::ffi::CStr;
+use std::ops::Deref;
+
+/// State of the backend. A backend has one thread, which alone runs the functions of an extension.
+pub struct MainThread<T>(pub T);
+
+// SAFETY: see above; no other thread of the process ever calls into this library.
+unsafe impl<T> Sync for MainThread<T> {}
+
+impl<T> Deref for MainThread<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// The clock as microseconds since 1970.
+pub fn now_us() -> u64 {
+    const US_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
+    let days = i64::from(pg_sys::POSTGRES_EPOCH_JDATE) - i64::from(pg_sys::UNIX_EPOCH_JDATE);
+    // SAFETY: it reads the clock.
+    let since_2000 = unsafe { raw::GetCurrentTimestamp() };
+    u64::try_from(since_2000.saturating_add(days * US_PER_DAY)).unwrap_or(0)
+}
+
+/// Refuses what writes while the server is a standby, before a lock is taken that a standby does not give.
+pub fn refuse_on_standby(function: &CStr) {
+    // SAFETY: it raises an error or does nothing.
+    unsafe {
+        if raw::RecoveryInProgress() {
+            pg_sys::PreventCommandDuringRecovery(function.as_ptr());
+        }
+    }
+}
+
+/// The oid of the database.
+pub fn database() -> u32 {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::MyDatabaseId.to_u32() }
+}
+
+/// The clock, in the server's own time.
+pub fn now() -> i64 {
+    // SAFETY: it reads the clock.
+    unsafe { raw::GetCurrentTimestamp() }
+}
+
+/// The number of the running subtransaction.
+pub fn subtransaction() -> pg_sys::SubTransactionId {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+/// Whether the transaction goes on after the statement that the client has sent: a transaction block, or one of several
+/// statements in one message. DO and CALL go on by themselves, and what is no client's statement ends its transaction
+/// itself. A function that the client calls does not, but within a savepoint of its own the server does not tell it.
+pub fn is_in_transaction_block() -> bool {
+    // SAFETY: reading variables of the backend; the portal that runs stays while it does.
+    unsafe {
+        if pg_sys::IsTransactionBlock() {
+            return true;
+        }
+        match clients_portal().as_ref() {
+            Some(portal) => {
+                matches!(portal.commandTag, pg_sys::CommandTag::CMDTAG_DO | pg_sys::CommandTag::CMDTAG_CALL)
+            }
+            None => pg_sys::MyBackendType == pg_sys::BackendType::B_BG_WORKER,
+        }
+    }
+}
+
+/// The portal that runs the client's statement. While a cursor of a function or of DO runs, that is the active one, and
+/// the client's is the one without a name: no cursor can have none.
+fn clients_portal() -> pg_sys::Portal {
+    // SAFETY: the look-up reads a table of the backend; a portal stays while it runs.
+    unsafe {
+        let unnamed = pg_sys::GetPortalByName(c"".as_ptr());
+        let runs = unnamed.as_ref().is_some_and(|portal| portal.status == pg_sys::PortalStatus::PORTAL_ACTIVE);
+        if runs { unnamed } else { pg_sys::ActivePortal }
+    }
+}
+
+/// Refuses what writes in a transaction that is read-only.
+pub fn refuse_when_read_only(function: &CStr) {
+    // SAFETY: it raises an error or does nothing.
+    unsafe {
+        if pg_sys::XactReadOnly {
+            pg_sys::PreventCommandIfReadOnly(function.as_ptr());
+        }
+    }
+}
+
+/// Whether all statements of the transaction read by one snapshot: REPEATABLE READ or SERIALIZABLE.
+pub fn reads_one_snapshot() -> bool {
+    // SAFETY: reading a number of the backend.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+/// Has a function called with the memory context as its argument when that is freed or emptied.
+pub fn call_when_freed(context: pg_sys::MemoryContext, function: unsafe extern "C-unwind" fn(*mut std::ffi::c_void)) {
+    // SAFETY: the entry lives in the context itself, as the server asks, and is filled before it is passed.
+    unsafe {
+        let size = size_of::<pg_sys::MemoryContextCallback>();
+        let entry = pg_sys::MemoryContextAlloc(context, size).cast::<pg_sys::MemoryContextCallback>();
+        entry.write(pg_sys::MemoryContextCallback {
+            func: Some(function),
+            arg: context.cast(),
+            next: std::ptr::null_mut(),
+        });
+        pg_sys::MemoryContextRegisterResetCallback(context, entry);
+    }
+}
+
+/// Raises the server's error when the stack is nearly used up by recursion.
+pub fn check_stack_depth() {
+    // SAFETY: it raises an error or does nothing.
+    unsafe { pg_sys::check_stack_depth() };
+}
+
+/// Keeps settings of this prefix from being made up.
+pub fn reserve_setting_prefix(prefix: &CStr) {
+    // SAFETY: the prefix ends with a NUL and is copied.
+    unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
+}
+
+/// Has the server analyse every query anew that this session keeps, when it is run the next time.
+pub fn forget_analyses() {
+    // SAFETY: it marks entries of a list. Plans that run are kept until they are done.
+    unsafe { pg_sys::ResetPlanCache() };
+}
+
+/// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end of
+/// the session pass through.
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+pub fn unless_refused<T>(act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe) -> Option<T> {
+    use pgrx::PgSqlErrorCode::{ERRCODE_ADMIN_SHUTDOWN, ERRCODE_CRASH_SHUTDOWN, ERRCODE_QUERY_CANCELED};
+    // SAFETY: a savepoint is begun and ended around the call, on either way out; context and owner are those of before.
+    unsafe {
+        if pg_sys::IsInParallelMode() {
+            return None;
+        }
+        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        pg_sys::BeginInternalSubTransaction(std::ptr::null());
+        pg_sys::MemoryContextSwitchTo(context);
+        let back = move || {
+            pg_sys::MemoryContextSwitchTo(context);
+            pg_sys::CurrentResourceOwner = owner;
+        };
+        pgrx::PgTryBuilder::new(|| {
+            let answer = act();
+            pg_sys::ReleaseCurrentSubTransaction();
+            Some(answer)
+        })
+        .catch_others(|cause| {
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            back();
+            let code = match &cause {
+                pg_sys::panic::CaughtError::PostgresError(report) => Some(report.sql_error_code()),
+                _ => None,
+            };
+            match code {
+                Some(ERRCODE_QUERY_CANCELED | ERRCODE_ADMIN_SHUTDOWN | ERRCODE_CRASH_SHUTDOWN) | None => {
+                    cause.rethrow()
+                }
+                Some(_) => None,
+            }
+        })
+        .finally(back)
+        .execute()
+    }
+}
+
+/// Whatever a C callback of the server is given as its argument, when it is given none.
+pub const NO_ARGUMENT: Datum = Datum::null();

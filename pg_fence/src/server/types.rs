@@ -1,0 +1,313 @@
+//! Types and values of the server: what the catalog says of a type, and how a value is read, written and taken apart.
+//!
+//! Invariant: a [`Value`] is never null and its datum is of its type.
+
+use crate::server::catalog::{attribute, name, valid};
+use crate::server::raw;
+use crate::server::text::cut;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::{CStr, CString, c_char};
+
+/// A value that is not null, with its type. It lives as long as the memory context it was made in: that of the call.
+#[derive(Clone, Copy, Debug)]
+pub struct Value {
+    /// The value.
+    pub datum: Datum,
+    /// Its type.
+    pub type_oid: Oid,
+}
+
+impl Value {
+    /// The value in its text form, by the type's output function.
+    pub fn text(self) -> CString {
+        if self.type_oid == pg_sys::UNKNOWNOID {
+            // SAFETY: a value of type unknown is a C string.
+            return unsafe { CStr::from_ptr(self.datum.cast_mut_ptr()) }.to_owned();
+        }
+        let mut function = pg_sys::InvalidOid;
+        let mut is_varlena = false;
+        // SAFETY: the datum is a value of this type, so its type's output function may read it.
+        unsafe {
+            pg_sys::getTypeOutputInfo(self.type_oid, &mut function, &mut is_varlena);
+            CStr::from_ptr(pg_sys::OidOutputFunctionCall(function, self.datum)).to_owned()
+        }
+    }
+
+    /// The value in its text form for an error text, cut where it gets long.
+    pub fn short_text(self) -> Vec<u8> {
+        const MAX_BYTES: usize = 200;
+        let text = self.text();
+        let mut short = cut(&text, MAX_BYTES);
+        if short.len() < text.count_bytes() {
+            short.extend_from_slice(b"...");
+        }
+        short
+    }
+
+    /// The fields of a row value with their types; a null one is `None`. Columns that were dropped from the row's type
+    /// are left out. `None` when the value is no row.
+    pub fn fields(self) -> Option<Vec<Option<Value>>> {
+        // SAFETY: the type is checked before the datum is read as a row; the tuple and its descriptor stay valid to
+        // the end of the call, and the descriptor is released.
+        unsafe {
+            if !pg_sys::type_is_rowtype(self.type_oid) {
+                return None;
+            }
+            let header = pg_sys::htup::datum_get_heap_tuple_header(self.datum);
+            let datum_fields = (*header).t_choice.t_datum;
+            let descriptor = pg_sys::lookup_rowtype_tupdesc(datum_fields.datum_typeid, datum_fields.datum_typmod);
+            let mut tuple = pg_sys::HeapTupleData {
+                t_len: pgrx::varsize_any(header.cast()) as u32,
+                t_data: header,
+                ..Default::default()
+            };
+            let fields = (0..(*descriptor).natts)
+                .filter(|&n| !(*attribute(descriptor, n)).attisdropped)
+                .map(|n| {
+                    let mut is_null = false;
+                    let datum = pg_sys::htup::heap_getattr(&mut tuple, n + 1, descriptor, &mut is_null);
+                    (!is_null).then(|| Value { datum, type_oid: (*attribute(descriptor, n)).atttypid })
+                })
+                .collect();
+            release_descriptor(descriptor);
+            Some(fields)
+        }
+    }
+
+    /// The elements of an array value, flat; a null one is `None`. `None` when the value is no array.
+    pub fn elements(self) -> Option<Vec<Option<Value>>> {
+        let element_type = element_type(base_type(self.type_oid))?;
+        let (mut length, mut by_value, mut align) = (0, false, 0);
+        let (mut datums, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: the datum is an array of this element type; the server fills two arrays of `count` entries, which
+        // live in the memory context of the call.
+        unsafe {
+            pg_sys::get_typlenbyvalalign(element_type, &mut length, &mut by_value, &mut align);
+            let array = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()).cast();
+            pg_sys::deconstruct_array(
+                array,
+                element_type,
+                i32::from(length),
+                by_value,
+                align,
+                &mut datums,
+                &mut nulls,
+                &mut count,
+            );
+            let count = usize::try_from(count).unwrap_or(0);
+            Some(
+                (0..count)
+                    .map(|n| (!*nulls.add(n)).then(|| Value { datum: *datums.add(n), type_oid: element_type }))
+                    .collect(),
+            )
+        }
+    }
+}
+
+/// The input function of a type, ready to be called.
+pub struct Input {
+    function: pg_sys::FmgrInfo,
+    parameter: Oid,
+}
+
+impl Input {
+    /// Looks the input function up.
+    pub fn of(type_oid: Oid) -> Input {
+        let mut function_oid = pg_sys::InvalidOid;
+        let mut input = Input { function: pg_sys::FmgrInfo::default(), parameter: pg_sys::InvalidOid };
+        // SAFETY: what the look-up allocates must live as long as the entry of the cache, so it is told to use the
+        // memory context that lives as long as the backend.
+        unsafe {
+            pg_sys::getTypeInputInfo(type_oid, &mut function_oid, &mut input.parameter);
+            pg_sys::fmgr_info_cxt(function_oid, &mut input.function, pg_sys::CacheMemoryContext);
+        }
+        input
+    }
+
+    /// Reads a value from its text form. A null text gives null, or the error of a domain that forbids it.
+    pub fn read(&self, text: Option<&CStr>, typmod: i32) -> Option<Datum> {
+        let text = text.map_or(std::ptr::null_mut(), |text| text.as_ptr().cast_mut());
+        // SAFETY: the function gets a copy of its look-up, as it may keep state in it for one call only: it can be
+        // called again from inside, by a check of a domain. The text is not changed by input functions.
+        let datum = unsafe {
+            let mut function = pg_sys::FmgrInfo::default();
+            pg_sys::fmgr_info_copy(&mut function, (&raw const self.function).cast_mut(), pg_sys::CurrentMemoryContext);
+            pg_sys::InputFunctionCall(&mut function, text, self.parameter, typmod)
+        };
+        (!text.is_null()).then_some(datum)
+    }
+}
+
+/// The type of an argument in the expression that makes a call; none where there is no such expression.
+///
+/// # Safety
+///
+/// The function is that of a call under way.
+pub unsafe fn argument_type(function: *mut pg_sys::FmgrInfo, argument: usize) -> Oid {
+    // SAFETY: as the caller promises.
+    unsafe { raw::get_fn_expr_argtype(function, i32::try_from(argument).unwrap_or(i32::MAX)) }
+}
+
+/// The name of a type as error texts give it.
+pub fn type_name(type_oid: Oid) -> CString {
+    // SAFETY: the function gives a name to any oid.
+    unsafe { CStr::from_ptr(pg_sys::format_type_be(type_oid)) }.to_owned()
+}
+
+/// Whether there is such a type: another session can have dropped it since the query was made.
+pub fn type_exists(type_oid: Oid) -> bool {
+    let none = Datum::from(0);
+    // SAFETY: it reads the catalog alone.
+    unsafe {
+        pg_sys::SearchSysCacheExists(pg_sys::SysCacheIdentifier::TYPEOID as _, Datum::from(type_oid), none, none, none)
+    }
+}
+
+/// The type that a domain is over, or the type itself.
+pub fn base_type(type_oid: Oid) -> Oid {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::getBaseType(type_oid) }
+}
+
+/// The element type of an array type.
+pub fn element_type(type_oid: Oid) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_element_type(type_oid) })
+}
+
+/// The relation of a composite type, which every table's row type has.
+pub fn relation_of_type(type_oid: Oid) -> Option<Oid> {
+    // SAFETY: it reads the catalog alone.
+    valid(unsafe { pg_sys::get_typ_typrelid(type_oid) })
+}
+
+/// The category of a type, as in `pg_type.typcategory`.
+pub fn type_category(type_oid: Oid) -> u8 {
+    let (mut category, mut is_preferred) = (0 as c_char, false);
+    // SAFETY: it reads the catalog alone and fills both.
+    unsafe { pg_sys::get_type_category_preferred(type_oid, &mut category, &mut is_preferred) };
+    category as u8
+}
+
+/// Whether a value of the first type is one of the second as it is, without a conversion.
+pub fn is_binary_coercible(from: Oid, to: Oid) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::IsBinaryCoercible(from, to) }
+}
+
+/// Whether a type stands for a kind of types.
+pub fn is_polymorphic(type_oid: Oid) -> bool {
+    [
+        pg_sys::ANYELEMENTOID,
+        pg_sys::ANYARRAYOID,
+        pg_sys::ANYNONARRAYOID,
+        pg_sys::ANYENUMOID,
+        pg_sys::ANYRANGEOID,
+        pg_sys::ANYMULTIRANGEOID,
+        pg_sys::RECORDOID,
+    ]
+    .contains(&type_oid)
+}
+
+/// The character between the elements of an array of this type in text form.
+pub fn array_delimiter(element_type: Oid) -> u8 {
+    let (mut length, mut by_value, mut align, mut delimiter) = (0, false, 0, 0 as c_char);
+    let (mut parameter, mut function) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
+    // SAFETY: it reads the catalog alone and fills all six.
+    unsafe {
+        pg_sys::get_type_io_data(
+            element_type,
+            pg_sys::IOFuncSelector::IOFunc_input,
+            &mut length,
+            &mut by_value,
+            &mut align,
+            &mut delimiter,
+            &mut parameter,
+            &mut function,
+        );
+    }
+    delimiter as u8
+}
+
+/// The fields of a composite type, by name and type, in order.
+pub fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
+    // SAFETY: the caller has seen that the type is composite; the descriptor is released.
+    unsafe {
+        let descriptor = pg_sys::lookup_rowtype_tupdesc(type_oid, -1);
+        let fields = (0..(*descriptor).natts)
+            .map(|n| attribute(descriptor, n))
+            .filter(|&field| !(*field).attisdropped)
+            .map(|field| (name(&(*field).attname), (*field).atttypid))
+            .collect();
+        release_descriptor(descriptor);
+        fields
+    }
+}
+
+/// A value of type text.
+pub fn text_datum(bytes: &[u8]) -> Datum {
+    let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+    // SAFETY: as many bytes are copied as there are.
+    Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length) })
+}
+
+/// Does something with the columns of a row type. Where it ends by an error, the server gives the descriptor back.
+pub fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc) -> T) -> T {
+    const NO_MODIFIER: i32 = -1;
+    // SAFETY: the descriptor is valid until it is released.
+    unsafe {
+        let descriptor = pg_sys::lookup_rowtype_tupdesc(row_type, NO_MODIFIER);
+        let answer = act(descriptor);
+        release_descriptor(descriptor);
+        answer
+    }
+}
+
+/// A row as jsonb, as `to_jsonb()` makes it.
+pub fn row_to_jsonb(row: Value) -> Datum {
+    const ARGUMENTS: usize = 1;
+    // SAFETY: the function finds the type of its argument in the expression that calls it, which is made here; the call
+    // has room for one argument. All of it lives as long as the memory context of the call.
+    unsafe {
+        let typed = pg_sys::makeNullConst(row.type_oid, -1, pg_sys::InvalidOid);
+        let arguments = pg_sys::lappend(std::ptr::null_mut(), typed.cast());
+        let function = Oid::from(pg_sys::F_TO_JSONB);
+        let expression = pg_sys::makeFuncExpr(
+            function,
+            pg_sys::JSONBOID,
+            arguments,
+            pg_sys::InvalidOid,
+            pg_sys::InvalidOid,
+            pg_sys::CoercionForm::COERCE_EXPLICIT_CALL,
+        );
+        let mut info = pg_sys::FmgrInfo::default();
+        pg_sys::fmgr_info(function, &mut info);
+        info.fn_expr = expression.cast();
+        let size = size_of::<pg_sys::FunctionCallInfoBaseData>() + ARGUMENTS * size_of::<pg_sys::NullableDatum>();
+        let call = pg_sys::palloc0(size).cast::<pg_sys::FunctionCallInfoBaseData>();
+        (*call).flinfo = &mut info;
+        (*call).nargs = ARGUMENTS as i16;
+        *(*call).args.as_mut_ptr() = pg_sys::NullableDatum { value: row.datum, isnull: false };
+        pg_sys::ffi::pg_guard_ffi_boundary(|| info.fn_addr.map_or(Datum::null(), |run| run(call)))
+    }
+}
+
+/// Raises the server's error where a row is no value of a domain over its type.
+pub fn check_domain(row: Datum, domain: Oid) {
+    // SAFETY: the row is a value of the type that the domain is over; nothing is kept for the next check.
+    unsafe { pg_sys::domain_check(row, false, domain, std::ptr::null_mut(), std::ptr::null_mut()) };
+}
+
+/// Gives a descriptor back that was looked up.
+///
+/// # Safety
+///
+/// The descriptor comes from `lookup_rowtype_tupdesc` and is not used afterwards.
+unsafe fn release_descriptor(descriptor: pg_sys::TupleDesc) {
+    // SAFETY: as the caller promises; one that is not counted has a negative count.
+    unsafe {
+        if (*descriptor).tdrefcount >= 0 {
+            pg_sys::DecrTupleDescRefCount(descriptor);
+        }
+    }
+}

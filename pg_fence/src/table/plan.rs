@@ -1,0 +1,109 @@
+//! A prepared statement of a table, and its memory.
+//!
+//! Not how it is made and run (`plans`). Invariant: a plan is freed at the start of a call, never while a callback or an
+//! error is under way.
+
+use crate::server::session::MainThread;
+use crate::table::verb::{Answer, Verb};
+use pgrx::pg_sys::{self, Oid};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// What a statement does, what it answers, and the number of its fence column.
+pub type Head = (Verb, Answer, i16);
+
+/// The plans of a table's statements.
+#[derive(Default)]
+pub struct Plans(pub RefCell<Vec<Rc<Plan>>>);
+
+/// A prepared statement.
+pub struct Plan {
+    /// The server's plan, which lives as long as this.
+    pub kept: pg_sys::SPIPlanPtr,
+    /// The source of its one statement, which lives as long as the plan.
+    pub source: *mut pg_sys::CachedPlanSource,
+    /// The types of its parameters: the key's come first.
+    pub types: Vec<Oid>,
+    /// What sets its statement apart from others on the table, with those types and the columns of the patch.
+    pub head: Head,
+    /// The numbers of the columns of the patch.
+    pub columns: Vec<i16>,
+    /// When it was used last, by the clock of `tables`.
+    pub used: Cell<u64>,
+    /// What the server has planned with the bytes below: it plans anew when something changes.
+    pub generation: Cell<i32>,
+    pub bytes: Cell<usize>,
+}
+
+/// What a kept plan takes beside its source: the server's entry for it and ours.
+const KEPT_BYTES: usize = 2_048;
+
+static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
+
+/// Frees the plans that were dropped since the last call.
+pub fn free_dropped() {
+    loop {
+        let Some(plan) = DROPPED.borrow_mut().pop() else { return };
+        // SAFETY: the plan was prepared and kept, and nobody holds it any more.
+        unsafe { pg_sys::SPI_freeplan(plan) };
+    }
+}
+
+impl Plans {
+    /// The memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.0.borrow().iter().map(|plan| plan.bytes.get()).sum()
+    }
+
+    /// When each was used last.
+    pub fn uses(&self) -> Vec<u64> {
+        self.0.borrow().iter().map(|plan| plan.used.get()).collect()
+    }
+
+    /// Drops those that were used last at this time. One that runs stays until it is done. Answers what they took.
+    pub fn drop_used_at(&self, used: u64) -> usize {
+        let mut plans = self.0.borrow_mut();
+        let dropped = plans.iter().filter(|plan| plan.used.get() == used).map(|plan| plan.bytes.get()).sum();
+        plans.retain(|plan| plan.used.get() != used);
+        dropped
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        DROPPED.borrow_mut().push(self.kept);
+    }
+}
+
+impl Plan {
+    /// How much more memory it takes than when this was asked last.
+    pub fn grown_by(&self) -> isize {
+        // SAFETY: the source is kept as long as this plan, and so is what the server has planned for it last, if that is
+        // there; both have memory contexts of their own.
+        let bytes = unsafe {
+            let source = &*self.source;
+            if source.generation == self.generation.get() && self.bytes.get() != 0 {
+                return 0;
+            }
+            self.generation.set(source.generation);
+            let planned = source.gplan.as_ref().map_or(0, |plan| pg_sys::MemoryContextMemAllocated(plan.context, true));
+            KEPT_BYTES + pg_sys::MemoryContextMemAllocated(source.context, true) + planned
+        };
+        let before = self.bytes.replace(bytes);
+        bytes as isize - before as isize
+    }
+
+    /// Whether it is the plan of the statement that is made of these: the types of its key's values and the columns of its
+    /// patch.
+    pub fn is_of(
+        &self,
+        head: Head,
+        types: impl Iterator<Item = Oid>,
+        columns: impl ExactSizeIterator<Item = i16>,
+    ) -> bool {
+        self.head == head
+            && self.columns.len() == columns.len()
+            && self.columns.iter().zip(columns).all(|(&known, number)| known == number)
+            && self.types.iter().zip(types).all(|(&known, value_type)| known == value_type)
+    }
+}

@@ -1,0 +1,248 @@
+//! The tables that a session knows: their facts and plans, how long they are kept, and when they must be read again.
+//!
+//! Invariants: an entry is used only after its table is locked, which brings in the news of all changes; what the server
+//! calls back here only marks entries; nothing of the server is called while the map is borrowed.
+
+use crate::errors::Refused;
+use crate::server::catalog;
+use crate::server::rights;
+use crate::server::session::{self, MainThread};
+use crate::server::types;
+use crate::settings;
+use crate::table::facts;
+use crate::table::plan::{self, Plan};
+use crate::table::relation::{COLUMNS, CatalogEntry, CatalogId, OPERATORS, SCHEMAS, TYPES, Table};
+use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+
+#[derive(Default)]
+struct Tables {
+    by_oid: RefCell<BTreeMap<u32, Rc<Table>>>,
+    /// Counts the calls, to know which table was used last.
+    clock: Cell<u64>,
+    bytes: Cell<usize>,
+    /// Counts the changes of columns, of whatever table.
+    column_changes: Cell<u64>,
+    /// The columns of tables for which a query that was made for older ones has been refused, as a hash.
+    refused: RefCell<BTreeMap<u32, u64>>,
+}
+
+/// Only tables that are altered while they are in use come here; a table that is forgotten has a query refused once more.
+const MAX_REFUSED: usize = 1_000;
+
+static TABLES: MainThread<Tables> = MainThread(Tables {
+    by_oid: RefCell::new(BTreeMap::new()),
+    clock: Cell::new(0),
+    bytes: Cell::new(0),
+    column_changes: Cell::new(0),
+    refused: RefCell::new(BTreeMap::new()),
+});
+
+/// The row type that was asked for last, and the table that it is of. Forgotten with any change of a table or type.
+static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
+
+/// Asks the server to tell about changes. Called once, when the library is loaded.
+pub fn watch_changes() {
+    // SAFETY: the callbacks are functions of this library, which is never unloaded; they only mark entries.
+    unsafe {
+        pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), session::NO_ARGUMENT);
+        for catalog in [SCHEMAS, OPERATORS, TYPES, COLUMNS] {
+            pg_sys::CacheRegisterSyscacheCallback(catalog, Some(catalog_changed), session::NO_ARGUMENT);
+        }
+    }
+}
+
+/// The table of a row type, or of a domain over one.
+pub fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
+    if let Some((_, table)) = LAST_ROW_TYPE.get().filter(|(last, _)| *last == row_type) {
+        return Ok(table);
+    }
+    if !types::type_exists(row_type) {
+        session::forget_analyses();
+        return Err(Refused::NoType(row_type));
+    }
+    let table = types::relation_of_type(types::base_type(row_type))
+        .ok_or_else(|| Refused::NotARowType { type_name: types::type_name(row_type) })?;
+    LAST_ROW_TYPE.set(Some((row_type, table)));
+    Ok(table)
+}
+
+/// The table with this oid, locked as an UPDATE locks it, to the end of the transaction. Errors: it is gone, not a
+/// table, or has no primary key that picks one row. Raises the server's error, before it waits for the lock and again
+/// afterwards, where the caller may change no row of it.
+pub fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
+    plan::free_dropped();
+    let role = rights::current_user();
+    if !TABLES.current(oid).is_some_and(|table| table.writer.get() == role) && !rights::require_some_writing(oid) {
+        return Err(Refused::NoRelation(oid));
+    }
+    let table = locked(oid)?;
+    if table.writer.get() != role {
+        rights::require_some_writing(oid);
+        table.writer.set(role);
+    }
+    Ok(table)
+}
+
+/// The same for what only the owner may do.
+pub fn open_as_owner(oid: Oid) -> Result<Rc<Table>, Refused> {
+    if !catalog::relation_exists(oid) {
+        return Err(Refused::NoRelation(oid));
+    }
+    rights::require_owner(oid, &catalog::relation_name(oid).name);
+    let table = locked(oid)?;
+    rights::require_owner(oid, &table.name.name);
+    Ok(table)
+}
+
+fn locked(oid: Oid) -> Result<Rc<Table>, Refused> {
+    // SAFETY: taking a lock on whatever has this oid; it also brings in the news of changes.
+    unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32) };
+    if let Some(table) = TABLES.current(oid) {
+        return Ok(table);
+    }
+    let column_changes = TABLES.column_changes.get();
+    let table = Rc::new(facts::read(oid)?);
+    table.column_changes.set(column_changes);
+    TABLES.put(&table);
+    Ok(table)
+}
+
+/// Whether this is asked for the first time since the table has these columns.
+pub fn is_news(table: &Table) -> bool {
+    let mut hasher = std::hash::DefaultHasher::new();
+    for column in &table.columns {
+        (column.number, &column.name, column.type_oid.to_u32(), column.typmod).hash(&mut hasher);
+    }
+    let columns = hasher.finish();
+    let mut refused = TABLES.refused.borrow_mut();
+    if refused.len() >= MAX_REFUSED {
+        refused.clear();
+    }
+    refused.insert(table.oid.to_u32(), columns) != Some(columns)
+}
+
+/// Notes that one of the table's plans is in use, and takes this much more memory than it did. Others are dropped to
+/// make room.
+pub fn used_plan(table: &Table, plan: &Plan, grown_by: isize) {
+    plan.used.set(TABLES.clock.get());
+    TABLES.grow(table.oid, grown_by);
+}
+
+impl Tables {
+    fn current(&self, oid: Oid) -> Option<Rc<Table>> {
+        let table = self.by_oid.borrow().get(&oid.to_u32()).filter(|table| table.is_current.get()).cloned()?;
+        self.touch(&table);
+        // The setting can have been lowered.
+        self.grow(oid, 0);
+        Some(table)
+    }
+
+    fn put(&self, table: &Rc<Table>) {
+        self.touch(table);
+        let old = self.by_oid.borrow_mut().insert(table.oid.to_u32(), table.clone());
+        let freed = old.map_or(0, |old| old.bytes() + old.plans.bytes());
+        self.grow(table.oid, table.bytes() as isize - freed as isize);
+    }
+
+    fn touch(&self, table: &Table) {
+        let now = self.clock.get() + 1;
+        self.clock.set(now);
+        table.used.set(now);
+    }
+
+    fn grow(&self, in_use: Oid, by: isize) {
+        self.bytes.set(self.bytes.get().saturating_add_signed(by));
+        let limit = settings::plan_memory();
+        if self.bytes.get() > limit {
+            self.make_room(in_use.to_u32(), limit - limit / 4);
+        }
+    }
+
+    /// Drops what was used least recently, plans and tables, until no more than `wanted` bytes are left: some below the
+    /// limit, so that it does not happen with every call. What is in use stays.
+    fn make_room(&self, in_use: u32, wanted: usize) {
+        let now = self.clock.get();
+        let tables: Vec<Rc<Table>> = self.by_oid.borrow().values().cloned().collect();
+        let mut bytes: usize = tables.iter().map(|table| table.bytes() + table.plans.bytes()).sum();
+        // A table comes after its plans.
+        let of_table = |table: &Rc<Table>| {
+            let plans = table.plans.uses().into_iter().filter(|&used| used != now || table.oid.to_u32() != in_use);
+            let plans = plans.map(|used| (used, false, table.clone()));
+            let itself = (table.used.get(), true, table.clone());
+            plans.chain((table.oid.to_u32() != in_use).then_some(itself)).collect::<Vec<_>>()
+        };
+        let count = self.by_oid.borrow().len();
+        let mut by_use: Vec<(u64, bool, Rc<Table>)> = tables.iter().flat_map(of_table).collect();
+        by_use.sort_by_key(|(used, is_table, _)| (*used, *is_table));
+        for (used, is_table, table) in by_use {
+            if bytes <= wanted {
+                break;
+            }
+            bytes -= table.plans.drop_used_at(used);
+            if is_table {
+                self.by_oid.borrow_mut().remove(&table.oid.to_u32());
+                bytes -= table.bytes() + table.plans.bytes();
+            }
+        }
+        self.bytes.set(bytes);
+        if self.by_oid.borrow().len() < count {
+            // Changes of a table that is not known any more are not seen.
+            session::forget_analyses();
+        }
+    }
+
+    /// Notes how many columns have changed by now for the tables that have changed, and answers whether that is news for
+    /// one of them. A query that names the row type of a table does not depend on its columns for the server. Where the
+    /// query's columns must fit those of something else, as with RETURN QUERY, it is refused before it calls a function of
+    /// this library, so that must not be waited for.
+    fn note_column_changes(&self, is_changed: impl Fn(&Table) -> bool) -> bool {
+        let now = self.column_changes.get();
+        let mut any_is_news = false;
+        for table in self.by_oid.borrow().values().filter(|table| is_changed(table)) {
+            any_is_news |= table.column_changes.replace(now) != now;
+        }
+        any_is_news
+    }
+
+    fn mark(&self, changed: impl Fn(&Table) -> bool) {
+        for table in self.by_oid.borrow().values() {
+            if changed(table) {
+                table.is_current.set(false);
+            }
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
+    LAST_ROW_TYPE.set(None);
+    let is_changed = |table: &Table| catalog::valid(oid).is_none_or(|oid| table.oid == oid);
+    if TABLES.note_column_changes(is_changed) {
+        session::forget_analyses();
+    }
+    TABLES.mark(is_changed);
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn catalog_changed(_argument: Datum, catalog: CatalogId, hash: u32) {
+    LAST_ROW_TYPE.set(None);
+    if catalog == COLUMNS {
+        // Which table's, the hash does not say; that comes next, as a change of the table.
+        TABLES.column_changes.set(TABLES.column_changes.get() + 1);
+        return;
+    }
+    let changed = CatalogEntry { catalog, hash };
+    // A query that names the row type of a table keeps the type's oid, and the server does not note that. Where the table
+    // was dropped, its name may stand for another one now.
+    let is_row_type = |table: &Rc<Table>| hash == 0 || table.row_type_hash == hash;
+    if catalog == TYPES && TABLES.by_oid.borrow().values().any(is_row_type) {
+        session::forget_analyses();
+    }
+    // A hash of 0 stands for all entries of the catalog.
+    TABLES.mark(|table| hash == 0 || table.depends_on.borrow().contains(&changed));
+}

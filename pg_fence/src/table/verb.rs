@@ -1,0 +1,58 @@
+//! What a statement does to a row, and what it answers.
+
+use fence::resource::Step;
+
+/// What is done to the row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    /// Read the stored fence.
+    Read,
+    /// Read the stored fence and lock the row.
+    Lock,
+    /// Stamp the fence.
+    Claim,
+    /// Set columns under the fence's claim.
+    Update,
+    /// Stamp the fence and set columns.
+    Write,
+    /// Delete the row under the fence's claim.
+    Delete,
+    /// Set the fence to whatever is given.
+    Reset,
+}
+
+/// What is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The fence, where the statement answers it, and no row.
+    Fence,
+    /// The row's fields, one by one. What is made of them is made outside of the statement: a function in it would have
+    /// to be immutable where the statement runs on another server, as it does on a distributed table.
+    Row,
+}
+
+impl Verb {
+    /// The step of the protocol that this is; none for what asks no fence.
+    pub fn step(self) -> Option<Step> {
+        match self {
+            Verb::Read | Verb::Lock | Verb::Reset => None,
+            Verb::Claim => Some(Step::Claim),
+            Verb::Update | Verb::Delete => Some(Step::Update),
+            Verb::Write => Some(Step::Write),
+        }
+    }
+
+    /// The SQL command, as policies and triggers name it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Verb::Read | Verb::Lock => "SELECT",
+            Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
+            Verb::Delete => "DELETE",
+        }
+    }
+
+    /// Whether the fence is a parameter.
+    pub fn takes_fence(self) -> bool {
+        !matches!(self, Verb::Read | Verb::Lock)
+    }
+}
