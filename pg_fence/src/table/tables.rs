@@ -27,6 +27,8 @@ struct Tables {
     bytes: Cell<usize>,
     /// Counts the changes of columns, of whatever table.
     column_changes: Cell<u64>,
+    /// What [`Table::column_changes`] is for the tables that were dropped from here, all of them together.
+    dropped_column_changes: Cell<Option<u64>>,
     /// The columns of tables for which a query that was made for older ones has been refused, as a hash.
     refused: RefCell<BTreeMap<u32, u64>>,
 }
@@ -39,6 +41,7 @@ static TABLES: MainThread<Tables> = MainThread(Tables {
     clock: Cell::new(0),
     bytes: Cell::new(0),
     column_changes: Cell::new(0),
+    dropped_column_changes: Cell::new(None),
     refused: RefCell::new(BTreeMap::new()),
 });
 
@@ -176,7 +179,6 @@ impl Tables {
             let itself = (table.used.get(), true, table.clone());
             plans.chain((table.oid.to_u32() != in_use).then_some(itself)).collect::<Vec<_>>()
         };
-        let count = self.by_oid.borrow().len();
         let mut by_use: Vec<(u64, bool, Rc<Table>)> = tables.iter().flat_map(of_table).collect();
         by_use.sort_by_key(|(used, is_table, _)| (*used, *is_table));
         for (used, is_table, table) in by_use {
@@ -186,14 +188,11 @@ impl Tables {
             bytes -= table.plans.drop_used_at(used);
             if is_table {
                 self.by_oid.borrow_mut().remove(&table.oid.to_u32());
+                self.dropped_column_changes.set(self.dropped_column_changes.get().or(Some(self.column_changes.get())));
                 bytes -= table.bytes() + table.plans.bytes();
             }
         }
         self.bytes.set(bytes);
-        if self.by_oid.borrow().len() < count {
-            // Changes of a table that is not known any more are not seen.
-            session::forget_analyses();
-        }
     }
 
     /// Notes how many columns have changed by now for the tables that have changed, and answers whether that is news for
@@ -202,9 +201,14 @@ impl Tables {
     /// this library, so that must not be waited for.
     fn note_column_changes(&self, is_changed: impl Fn(&Table) -> bool) -> bool {
         let now = self.column_changes.get();
-        let mut any_is_news = false;
+        let (mut is_known, mut any_is_news) = (false, false);
         for table in self.by_oid.borrow().values().filter(|table| is_changed(table)) {
+            is_known = true;
             any_is_news |= table.column_changes.replace(now) != now;
+        }
+        if !is_known && let Some(before) = self.dropped_column_changes.get() {
+            self.dropped_column_changes.set(Some(now));
+            any_is_news = before != now;
         }
         any_is_news
     }
