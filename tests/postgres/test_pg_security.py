@@ -243,6 +243,39 @@ def test_a_stored_fence_is_told_to_who_may_read_the_row(db, role):
     assert "fence 77" in told(db, "REVOKE SELECT ON acct FROM clerk; GRANT SELECT (id, fence) ON acct TO clerk", clerk, use, update)
 
 
+@pytest.mark.parametrize("closed", ["REVOKE SELECT ON acct FROM clerk", "ALTER TABLE acct ENABLE ROW LEVEL SECURITY"])
+def test_a_stored_fence_that_a_definer_reads_is_told_to_a_client_who_may_read_it(db, role, closed):
+    db.execute("""CREATE TABLE acct (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0); INSERT INTO acct VALUES (1, 0, 77);
+        GRANT ALL ON acct TO clerk; CREATE POLICY p ON acct USING (v = 0);
+        CREATE FUNCTION update() RETURNS bool LANGUAGE sql SECURITY DEFINER AS $$ SELECT fenced_update('acct', 1, 80, '{"v": 1}') $$;
+        CREATE FUNCTION claim() RETURNS jsonb LANGUAGE sql SECURITY DEFINER AS $$ SELECT fenced_claim_json('acct', 1, 80) $$;
+        CREATE FUNCTION stale() RETURNS jsonb LANGUAGE sql SECURITY DEFINER AS $$ SELECT fenced_claim_json('acct', 1, 5) $$;
+        CREATE FUNCTION reset() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS $$ SELECT fence_reset('acct', 1, 80) $$;
+        CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+        CREATE FUNCTION back() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.fence := 77; RETURN NEW; END $$""")
+    trigger = "CREATE TRIGGER t BEFORE UPDATE ON acct FOR EACH ROW EXECUTE FUNCTION"
+    for made, call, hidden in [
+        ("SELECT", "SELECT update()", "Key (id)=(1) has an older fence."),
+        (f"{trigger} nothing()", "SELECT claim()", "Key (id)=(1) is there with another fence, which accepts fence 80."),
+        (f"{trigger} back()", "SELECT claim()", "Key (id)=(1) would have been left with another one."),
+        (f"{trigger} nothing()", "SELECT reset()", "Key (id)=(1) is there with another fence, which accepts fence 80."),
+    ]:
+        clerk = "SET LOCAL ROLE clerk"
+        assert "fence 77" in told(db, made, clerk, call)
+        assert told(db, made, closed, clerk, call) == hidden
+        assert "fence 77" in told(db, made, closed, call), "the superuser may read it"
+    if "ROW" in closed:
+        assert "fence 77" in told(db, closed, "SET LOCAL ROLE clerk", "SELECT fenced_update('acct', 1, 80, '{\"v\": 0}')"), "a row of one's own"
+    lines = []
+    db.add_notice_handler(lambda line: lines.append(line.message_primary))
+    for change, newer in {"SELECT": "77", closed: "a newer one"}.items():
+        with db.transaction(force_rollback=True):
+            db.execute(change)
+            db.execute("SET LOCAL ROLE clerk; SET LOCAL client_min_messages = debug1")
+            assert db.execute("SELECT stale()").fetchone() == (None,)
+        assert lines.pop() == f'pg_fence: fence 5 is stale for "public"."acct" (id)=(1), which has {newer}'
+
+
 def test_a_stored_fence_of_a_partition_is_told_to_who_reads_the_parent(db, role):
     db.execute("""CREATE TABLE p (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0) PARTITION BY LIST (id);
         CREATE TABLE p1 (fence bigint NOT NULL DEFAULT 0, v int, id int NOT NULL); ALTER TABLE p ATTACH PARTITION p1 FOR VALUES IN (1);

@@ -48,11 +48,11 @@ pub enum Refused {
     /// No row has the key, or none that the caller may see. The key and the fence may have been swapped.
     NoRow { table: RelationName, key: Vec<u8>, may_be_swapped: bool },
     /// The stored fence is older than the caller's.
-    Unclaimed { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: Fence },
+    Unclaimed { table: RelationName, key: Vec<u8>, stored: Told, fence: Fence },
     /// The row is there and the fence is accepted, but the write reached no row, again and again.
-    Blocked { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: i64, verb: &'static str },
+    Blocked { table: RelationName, key: Vec<u8>, stored: Told, fence: i64, verb: &'static str },
     /// The write reached the row, but another fence was stored.
-    PutBack { table: RelationName, key: Vec<u8>, stored: Option<i64>, fence: i64 },
+    PutBack { table: RelationName, key: Vec<u8>, stored: Told, fence: i64 },
     /// More than one row has the key: the primary key's index is damaged.
     ManyRows { table: RelationName, key: Vec<u8>, rows: u64 },
     /// The server answered a statement in a way that cannot be.
@@ -93,6 +93,15 @@ pub enum Refused {
     NotATrigger,
     /// A distributed engine has spread the table over several servers, and refuses triggers on it.
     Distributed { table: RelationName },
+}
+
+/// A stored fence, as far as the client may be told it; `None` is null.
+#[derive(Clone, Copy, Debug)]
+pub enum Told {
+    /// This one.
+    Fence(Option<i64>),
+    /// The client could not read it.
+    Hidden,
 }
 
 /// How a write on a protected table proved no fence.
@@ -258,7 +267,7 @@ impl Refused {
             }
             Refused::Unclaimed { table, key, stored, fence } => {
                 Report::new("LF002", text!["fence ", fence, " has not claimed this row of table \"", &table.name, "\""])
-                    .detail(text!["Key ", key, " has the older fence ", Stored(stored), "."])
+                    .detail(text!["Key ", key, " has ", stored.or("an older fence", "the older fence "), "."])
                     .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
                     .about(table)
             }
@@ -267,8 +276,8 @@ impl Refused {
                     .detail(text![
                         "Key ",
                         key,
-                        " is there with fence ",
-                        Stored(stored),
+                        " is there with ",
+                        stored.or("another fence", "fence "),
                         ", which accepts fence ",
                         fence,
                         "."
@@ -285,7 +294,7 @@ impl Refused {
                 "LF004",
                 text!["fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],
             )
-            .detail(text!["Key ", key, " would have been left with fence ", Stored(stored), "."])
+            .detail(text!["Key ", key, " would have been left with ", stored.or("another one", "fence "), "."])
             .hint(text!["Look at the table's BEFORE triggers: one of them sets the fence column."])
             .about(table),
             Refused::ManyRows { table, key, rows } => {
@@ -572,14 +581,13 @@ impl ColumnProblem {
     }
 }
 
-/// A stored fence in a text.
-struct Stored(Option<i64>);
-
-impl crate::server::text::Part for Stored {
-    fn put(&self, text: &mut Vec<u8>) {
-        match self.0 {
-            Some(stored) => stored.put(text),
-            None => "null".put(text),
+impl Told {
+    /// The fence after these words, or the others where it is hidden.
+    pub fn or(self, hidden: &str, words: &str) -> Vec<u8> {
+        match self {
+            Told::Fence(Some(stored)) => text![words, stored],
+            Told::Fence(None) => text![words, "null"],
+            Told::Hidden => text![hidden],
         }
     }
 }

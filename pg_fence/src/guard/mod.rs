@@ -7,7 +7,7 @@
 
 pub mod lock;
 
-use crate::errors::Refused;
+use crate::errors::{Refused, Told};
 use crate::guard::lock::{LockMode, NamedLock};
 use crate::row::key::Key;
 use crate::row::reset;
@@ -148,7 +148,7 @@ impl Guard {
             }
         }
         let (table, key, fence) = (self.table.name.clone(), self.key.text(&self.table), fence.get() as i64);
-        Err(Refused::Blocked { table, key, stored: None, fence, verb: Verb::Claim.command() })
+        Err(Refused::Blocked { table, key, stored: Told::Hidden, fence, verb: Verb::Claim.command() })
     }
 
     fn reset(&self, new: i64) -> Result<Option<i64>, Refused> {

@@ -66,11 +66,20 @@ pub fn all(table: Oid, lock: pg_sys::LOCKMODE) -> Vec<Member> {
 /// one that the client has chosen may read the column, of the table or of a parent that it is a partition of, without a
 /// policy that could hide the row. The rights are those of the table's owner in a cascade, the client is who is told.
 pub fn may_be_told(table: Oid, column: i16) -> bool {
-    let mut named = vec![(table, column)];
-    let name = catalog::column_name(table, column);
-    named.extend(partition_ancestors(table).into_iter().map(|parent| (parent, catalog::column_number(parent, &name))));
-    let reads = |role: Oid| named.iter().any(|&(table, column)| rights::reads_all_rows(table, column, role));
-    reads(rights::current_user()) && reads(rights::client_user())
+    reads_all_rows(table, column, rights::current_user()) && reads_all_rows(table, column, rights::client_user())
+}
+
+/// The same where the role whose rights count has just read the row: it is the client's own, or the client too reads all
+/// rows. In a SECURITY DEFINER function it is the definer's.
+pub fn may_be_told_what_is_read(table: Oid, column: i16) -> bool {
+    let client = rights::client_user();
+    client == rights::current_user() || reads_all_rows(table, column, client)
+}
+
+fn reads_all_rows(table: Oid, column: i16, role: Oid) -> bool {
+    let in_parent = |parent| catalog::column_number(parent, &catalog::column_name(table, column));
+    rights::reads_all_rows(table, column, role)
+        || partition_ancestors(table).into_iter().any(|parent| rights::reads_all_rows(parent, in_parent(parent), role))
 }
 
 /// Whether a table is a partition.

@@ -4,7 +4,8 @@
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
 //! the statement of the caller.
 
-use crate::errors::{Refused, UnfencedWrite};
+use crate::errors::{Refused, Told, UnfencedWrite};
+use crate::protect::members;
 use crate::protect::passes::OwnPass;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
@@ -156,14 +157,14 @@ impl Change<'_> {
             return Ok(outcome);
         }
         let (table, key) = (self.table.name.clone(), self.key_text());
-        Err(Refused::PutBack { table, key, stored: outcome.fence, fence: self.fence_number() })
+        Err(Refused::PutBack { table, key, stored: self.told(outcome.fence), fence: self.fence_number() })
     }
 
     /// Stale is an answer and no error, so the log would know nothing of it.
     fn note_stale(&self, stored: Option<i64>) {
         log::debug_line(|| {
             let (table, key) = (self.table.qualified_name(), self.key_text());
-            let stored = stored.map_or_else(|| text!["null"], |stored| text![stored]);
+            let stored = self.told(stored).or("a newer one", "");
             text!["pg_fence: fence ", self.fence, " is stale for ", table, " ", key, ", which has ", stored]
         });
     }
@@ -176,11 +177,24 @@ impl Change<'_> {
     }
 
     fn unclaimed(&self, stored: Option<i64>) -> Refused {
+        let stored = self.told(stored);
         Refused::Unclaimed { table: self.table.name.clone(), key: self.key_text(), stored, fence: self.fence }
     }
 
     fn blocked(&self, stored: Option<i64>) -> Refused {
         let (table, key, verb) = (self.table.name.clone(), self.key_text(), self.verb.command());
-        Refused::Blocked { table, key, stored, fence: self.fence_number(), verb }
+        Refused::Blocked { table, key, stored: self.told(stored), fence: self.fence_number(), verb }
+    }
+
+    fn told(&self, stored: Option<i64>) -> Told {
+        told(self.table, self.fence_column, stored)
+    }
+}
+
+/// A fence that the caller has read, as far as the client may be told it.
+pub fn told(table: &Table, fence_column: &Column, stored: Option<i64>) -> Told {
+    match members::may_be_told_what_is_read(table.oid, fence_column.number) {
+        true => Told::Fence(stored),
+        false => Told::Hidden,
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;
+use crate::row::change::told;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::log;
@@ -56,13 +57,14 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
             return Err(Refused::PutBack {
                 table: table.name.clone(),
                 key: key_text(),
-                stored: written.fence,
+                stored: told(table, lock.fence, written.fence),
                 fence: new,
             });
         }
         (1, _) => {
             let (table, key, verb) = (table.name.clone(), key_text(), Verb::Reset.command());
-            return Err(Refused::Blocked { table, key, stored: found.fence, fence: new, verb });
+            let stored = told(lock.table, lock.fence, found.fence);
+            return Err(Refused::Blocked { table, key, stored, fence: new, verb });
         }
         _ => return Err(key.no_row(table, new)),
     }
