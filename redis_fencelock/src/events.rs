@@ -100,7 +100,10 @@ event!(on_flush, |sub, data| {
         }
         drop(index);
         look_at_all(db);
-    } else if db.is_none() && flush.sync != 0 {
+    } else if flush.sync == 0 {
+        index.note_freed_elsewhere();
+    } else if db.is_none() && index.is_freed_here() && !server().in_cluster.get() {
+        // In a cluster another thread may free the keys of a slot that has left, and no event tells.
         Value::begin_to_free_all();
     }
 });
@@ -138,7 +141,9 @@ event!(
     /// The old keyspace, or the one that could not be loaded, is freed on another thread.
     on_async_load,
     |sub, _data| {
-        if sub != raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED {
+        let is_loading = sub == raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED;
+        server().index.borrow_mut().note_loading_aside(is_loading);
+        if !is_loading {
             reaper::arm_now();
         }
     }

@@ -93,6 +93,24 @@ def test_leases_that_are_freed_on_another_thread_give_their_places_back(start):
     eventually(lambda: lines.count("index-bytes") < 100_000, True)
 
 
+@pytest.mark.parametrize("second", [("FLUSHALL", "SYNC"), ("DEBUG", "RELOAD")], ids=" ".join)
+def test_a_flush_leaves_to_another_thread_what_that_one_frees(start, second):
+    """It has not come far when all keys are flushed once more, on the main thread."""
+    lines = start(config={"enable-debug-command": "yes"})
+    for count in (100_000, 20_000):
+        run(lines, ONE_KEY, count, TTL_MS)
+        again = (("FENCELOCK.ACQUIRE", "again", OWNER, TTL_MS), second)
+        assert lines.control.call_all(("FLUSHALL", "ASYNC"), *again, within_s=60)[2] == "OK"
+        lines.control.call("FLUSHALL")
+        # Takes the places of what was freed.
+        run(lines, ONE_KEY, 50_000, TTL_MS)
+        assert lines.control.call("DBSIZE") == lines.count("live-leases") == 50_000
+        held = "for n = 1, 50000 do if redis.call('FENCELOCK.INSPECT', 'lock:' .. n)[2] ~= ARGV[1] then return n end end"
+        assert lines.control.call("EVAL", held, 0, OWNER, within_s=60) is None
+        lines.control.call("FLUSHALL", "SYNC")
+        eventually(lambda: lines.count("index-bytes") < 100_000, True)
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize(("count", "most_s"), [(200_000, 0.05), (1_000_000, 0.01)], ids=["200,000", "a million"])
 def test_leases_that_run_out_in_one_second_delay_nobody(start, count, most_s):

@@ -415,3 +415,33 @@ def test_a_swapdb_load_while_serving_drops_the_old_leases_and_their_deadlines(no
     assert extend(replica, "new7", "A", 20) > 0
     eventually(lambda: replica.exists("new7"), 0)
     assert replica.dbsize() == 2_001
+
+
+def test_a_replica_that_is_flushed_during_a_swapdb_load_keeps_what_is_loaded(node):
+    """What is loaded is in no keyspace yet, and the flush leaves it alone."""
+    server, primary = node(repl_backlog_size="16384")
+    slow = {"key_load_delay": "50", "loading_process_events_interval_bytes": "4096"}
+    replica_server, replica = node(of=server, repl_diskless_load="swapdb", replica_read_only="no", **slow)
+    fill = "for n = 1, 20000 do redis.call('FENCELOCK.ACQUIRE', ARGV[1] .. n, 'A', 600000) end"
+    primary.eval(fill, 0, "old")
+    wait_until_equal(primary, replica)
+    os.kill(replica_server.pid, signal.SIGSTOP)
+    try:
+        primary.client_kill_filter(_type="replica")
+        primary.flushall()
+        primary.eval(fill, 0, "new")
+        primary.set("more than the backlog", "v" * 100_000)
+    finally:
+        os.kill(replica_server.pid, signal.SIGCONT)
+    eventually(lambda: replica.info("persistence").get("loading_loaded_bytes", 0) > 100_000)
+    assert (replica.info("persistence")["async_loading"], replica.dbsize()) == (1, 20_000)
+    replica.execute_command("FLUSHALL", "SYNC")
+    replica.config_set("key-load-delay", 0)
+    eventually(lambda: replica.exists("new20000"))
+    wait_for_link(replica)
+    primary.eval(fill, 0, "later")
+    wait_until_equal(primary, replica)
+    assert digest(primary) == digest(replica)
+    live = lambda: dict(zip(*[iter(replica.execute_command("FENCELOCK.STATS"))] * 2))[b"live-leases"]  # noqa: E731
+    eventually(live, 40_000)
+    assert {inspect(replica, key).owner for key in ("new1", "new20000", "later1", "later20000")} == {b"A"}

@@ -26,6 +26,10 @@ pub(crate) struct Index {
     has_freed: bool,
     /// The sweep for them is to begin from the start.
     restart: bool,
+    /// Another thread may free values, or will.
+    is_freed_elsewhere: bool,
+    /// A keyspace is loaded beside the one that is served.
+    is_loading_aside: bool,
     /// Connections and the places of the leases that end with them. What leaves the index leaves them too.
     pub bonds: Bonds,
     flushes: Flushes,
@@ -38,6 +42,8 @@ struct Flushes {
     databases: Vec<Database>,
     live: usize,
     flushed: usize,
+    /// Values were flushed while others were loaded beside them.
+    is_flushed_aside: bool,
     /// The first generation whose values were not all freed with the keyspace.
     freed_before: u32,
 }
@@ -103,6 +109,8 @@ impl Index {
             has_strays: false,
             has_freed: false,
             restart: false,
+            is_freed_elsewhere: false,
+            is_loading_aside: false,
             bonds: Bonds::default(),
             flushes: Flushes::default(),
         }
@@ -141,6 +149,9 @@ impl Index {
     /// A new value, to be looked at when its lease ends.
     pub fn add(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
         self.discard_orphans(ORPHANS_AT_ONCE);
+        if self.is_freed_elsewhere && !self.is_loading_aside && self.pool.is_empty() {
+            self.is_freed_elsewhere = false;
+        }
         let db = self.known_as(db);
         let value = Value::create(&mut self.pool, hold, db, key);
         if value.is_in_index() {
@@ -242,7 +253,8 @@ impl Index {
 
     /// Whether the index knows the value under this name.
     pub fn knows(&self, value: Value, lock: LockName) -> bool {
-        value.is_in_wheel() && value.key() == lock.name && value.db() == self.known_as(lock.db)
+        let is_filed = value.is_in_wheel() && !self.is_flushed(value);
+        is_filed && value.key() == lock.name && value.db() == self.known_as(lock.db)
     }
 
     /// Takes out one value whose time has come. The caller inserts it again or calls `leave` when done with it.
@@ -283,6 +295,7 @@ impl Index {
         if !flushes.databases.iter().enumerate().any(|(at, database)| concerned(at, database)) {
             return;
         }
+        flushes.is_flushed_aside |= self.is_loading_aside;
         let since = self.pool.begin_generation();
         for (at, database) in flushes.databases.iter_mut().enumerate() {
             if concerned(at, database) {
@@ -291,6 +304,24 @@ impl Index {
                 *database = Database { live: 0, since };
             }
         }
+    }
+
+    /// Takes note that another thread frees values from now on. That it is done shows when there is no value left.
+    pub fn note_freed_elsewhere(&mut self) {
+        self.is_freed_elsewhere = true;
+    }
+
+    /// Takes note that a keyspace is loaded beside the one that is served, and of the end of that: one of them is left to
+    /// another thread.
+    pub fn note_loading_aside(&mut self, is_loading: bool) {
+        (self.is_freed_elsewhere, self.is_loading_aside) = (true, is_loading);
+        // What was loaded before a flush is taken for flushed.
+        self.has_strays |= std::mem::take(&mut self.flushes.is_flushed_aside);
+    }
+
+    /// Whether the main thread is the only one that frees values.
+    pub fn is_freed_here(&self) -> bool {
+        !self.is_freed_elsewhere
     }
 
     /// Takes note that every value there is was freed, unknown to each of them.

@@ -109,6 +109,11 @@ impl Pool {
         self.generation > 0
     }
 
+    /// Whether no place is given out.
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
     /// The generation of a place that was given out and not released.
     pub fn generation_of(&self, place: u32) -> u32 {
         self.pages[(place >> PLACE_BITS) as usize].generation
