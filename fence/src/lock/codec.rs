@@ -131,19 +131,23 @@ pub enum Corrupt {
     OwnerLength(usize),
 }
 
-/// Writes `hold` into `buffer` as of `stamp` and returns the bytes used.
+/// Writes `hold` into `buffer` as of `stamp` and returns the bytes used. A span is cut to the longest that `decode` takes:
+/// a replica that reads late may have lengthened it.
 pub fn encode<'b>(hold: &Hold, stamp: Stamp, notes: Notes, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
     let lease = &hold.lease;
     let Stamp { clocks, issued } = stamp;
-    let max_hold = (lease.limit_us != u64::MAX).then(|| lease.limit_us.saturating_sub(lease.granted_us));
-    let delay = (lease.delay_us != 0).then_some(lease.delay_us);
+    let max_hold = (lease.limit_us != u64::MAX).then(|| longest(lease.limit_us.saturating_sub(lease.granted_us)));
+    let delay = (lease.delay_us != 0).then(|| longest(lease.delay_us));
     let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
     let flags = flag(lease.ephemeral, EPHEMERAL)
         | flag(max_hold.is_some(), MAX_HOLD)
         | flag(delay.is_some(), DELAY)
         | flag(notes.ended.is_some(), FIELDS)
         | flag(notes.keeps_expire, KEEPS_EXPIRE);
-    let left_us = lease.deadline_us.wrapping_sub(clocks.steady_us); // negative in two's complement once it has passed
+    let left_us = match lease.deadline_us.checked_sub(clocks.steady_us) {
+        Some(left_us) => longest(left_us),
+        None => lease.deadline_us.wrapping_sub(clocks.steady_us), // negative in two's complement: it has passed
+    };
     let held_us = clocks.steady_us.saturating_sub(lease.granted_us);
 
     let mut used = 0;
@@ -245,6 +249,10 @@ fn take(rest: &mut &[u8]) -> Result<u64, Corrupt> {
     let (field, after) = rest.split_first_chunk().ok_or(Corrupt::Truncated)?;
     *rest = after;
     Ok(u64::from_le_bytes(*field))
+}
+
+fn longest(micros: u64) -> u64 {
+    micros.min(LONGEST.as_micros())
 }
 
 fn span(micros: u64) -> Result<u64, Corrupt> {
@@ -382,6 +390,20 @@ mod tests {
         let bytes = encoded(past);
         let lease = decode(&bytes).unwrap().lease(WRITTEN, Route::Stream);
         assert_eq!(lease, past);
+    }
+
+    #[test]
+    fn a_span_that_a_late_reader_has_lengthened_is_written_as_the_longest() {
+        let longest_us = LONGEST.as_micros();
+        let delayed = Lease { delay_us: longest_us, ..LEASE }.ended_by(WRITTEN.steady_us);
+        assert!(delayed.delay_us > longest_us);
+        let far_us = WRITTEN.steady_us + longest_us + 1;
+        for lease in [delayed, Lease { deadline_us: far_us, limit_us: far_us + 1, delay_us: u64::MAX, ..LEASE }] {
+            let bytes = encoded(lease);
+            let read = decode(&bytes).unwrap().lease(WRITTEN, Route::Stream);
+            let deadline_us = lease.deadline_us.min(WRITTEN.steady_us + longest_us);
+            assert_eq!((read.deadline_us, read.delay_us), (deadline_us, longest_us));
+        }
     }
 
     #[test]
