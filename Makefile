@@ -211,7 +211,7 @@ test-packages: deb tarball pgxn
 
 # In the release profile, because it shares with the build what the build scripts made of the servers' headers.
 lint: setup-test
-	python3 tools/house.py fence pg_fence
+	python3 tools/house.py fence redis_fencelock pg_fence
 	$(CARGO) fmt --all --check
 	cd tests/clients/rust && $(CARGO) fmt --check
 	cd tools/fuzz/cargo && $(CARGO) fmt --check

@@ -3,14 +3,19 @@
 //! Asked by a call that the cluster treats like any write. The rule when to ask again is `fence::cluster`.
 //! Invariant: outside a command nothing is written to a key without having asked.
 
+use std::cell::{LazyCell, RefCell};
 use std::ffi::{CStr, c_int};
 
-use fence::cluster::Served;
+use fence::cluster::{Refusals, Served};
 use redis_module::raw;
 
-use crate::counters::Count;
-use crate::ffi::{Ctx, INTERNAL_ERROR, Name, callback};
-use crate::server::server;
+use crate::counters::{self, Count};
+use crate::ffi::main_thread::MainThread;
+use crate::ffi::{Ctx, INTERNAL_ERROR, Str, callback};
+use crate::{clock, server};
+
+/// What was refused lately.
+static REFUSALS: MainThread<LazyCell<RefCell<Refusals>>> = MainThread::new(LazyCell::new(RefCell::default));
 
 /// Does nothing, as a write: so it is refused where a write of a client would be, and for no other reason. It has not the
 /// flag `internal`: servers refuse such commands in a call of a module. A client that sends it does no harm.
@@ -27,31 +32,46 @@ callback! {
 }
 
 /// What the server says of a key now.
-pub(crate) fn served(ctx: Ctx, name: Name) -> Served {
-    let server = server();
-    if !server.in_cluster.get() {
+pub(crate) fn served(ctx: Ctx, name: Str) -> Served {
+    if !server::in_cluster() {
         return Served::Here;
     }
     let served = ask(ctx, name);
-    server.refusals.borrow_mut().note(name.bytes(), served, server.steady_us());
+    REFUSALS.borrow_mut().note(name.bytes(), served, clock::steady_us());
     served
 }
 
 /// Whether another server serves the key now. Takes note of nothing: the slot may be on its way here.
-pub(crate) fn is_elsewhere(ctx: Ctx, name: Name) -> bool {
+pub(crate) fn is_elsewhere(ctx: Ctx, name: Str) -> bool {
     ask(ctx, name) == Served::Elsewhere
 }
 
-fn ask(ctx: Ctx, name: Name) -> Served {
-    server().stats.count(Count::SlotProbes);
+fn ask(ctx: Ctx, name: Str) -> Served {
+    counters::count(Count::SlotProbes);
     ctx.probe(PROBE, name)
 }
 
-/// The same, but what was refused lately is not asked again: then the error is the time of the next question.
-pub(crate) fn served_or_wait(ctx: Ctx, name: Name, now_us: u64) -> Result<Served, u64> {
-    if !server().in_cluster.get() {
-        return Ok(Served::Here);
+/// How long to wait until a key is asked for again of which nothing else is known.
+pub(crate) const NOT_SERVED_RETRY_US: u64 = 1_000_000;
+
+/// Asks whether a key is served, but not again what was refused lately. The error is when to ask again.
+pub(crate) fn await_served(ctx: Ctx, name: Str, now_us: u64) -> Result<(), u64> {
+    if !server::in_cluster() {
+        return Ok(());
     }
-    let until = server().refusals.borrow().until(name.bytes(), now_us);
-    until.map_or_else(|| Ok(served(ctx, name)), Err)
+    if let Some(until_us) = REFUSALS.borrow().until(name.bytes(), now_us) {
+        return Err(until_us);
+    }
+    match served(ctx, name) {
+        Served::Here => Ok(()),
+        Served::Elsewhere | Served::Down => {
+            let until_us = REFUSALS.borrow().until(name.bytes(), now_us);
+            Err(until_us.unwrap_or(now_us + NOT_SERVED_RETRY_US))
+        }
+    }
+}
+
+/// Until when the whole cluster is taken to be down, if it is.
+pub(crate) fn down_until() -> Option<u64> {
+    if server::in_cluster() { REFUSALS.borrow().down_until(clock::steady_us()) } else { None }
 }

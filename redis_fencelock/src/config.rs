@@ -2,16 +2,59 @@
 //!
 //! Invariant: a setting out of its range is refused by name, and the server does not start with half of them.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
-use std::ptr;
 
 use fence::lock::args::canonical;
 use fence::lock::lease::{LONGEST, Millis};
 use redis_module::raw;
 
-use crate::counters::{DEFAULT_NAMES, NAMES_MAX};
-use crate::ffi::{Ctx, Name, ServerInfo, api, callback, warn};
-use crate::server::{DEFAULT_MAX_TTL, DEFAULT_MAX_WAITERS, server};
+use crate::counters;
+use crate::ffi::main_thread::MainThread;
+use crate::ffi::{Ctx, ServerInfo, Str, api, callback, warn};
+
+/// The longest lease unless configured: a day.
+const DEFAULT_MAX_TTL: Millis = Millis(24 * 3_600 * 1_000);
+/// The most waiters of one lock unless configured: more than a server has connections by default, tenfold.
+const DEFAULT_MAX_WAITERS: u64 = 100_000;
+
+static CONFIG: MainThread<Config> = MainThread::new(Config {
+    fence_clock: Cell::new(true),
+    save_last_fence: Cell::new(true),
+    max_ttl: Cell::new(DEFAULT_MAX_TTL),
+    max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
+    warned: Cell::new(Warned { evicts: false, loses_fence: false }),
+    check_due: Cell::new(false),
+});
+
+struct Config {
+    fence_clock: Cell<bool>,
+    save_last_fence: Cell<bool>,
+    max_ttl: Cell<Millis>,
+    max_waiters: Cell<u64>,
+    warned: Cell<Warned>,
+    /// The settings of the server are to be checked.
+    check_due: Cell<bool>,
+}
+
+/// Whether fences follow the clock.
+pub(crate) fn fence_clock() -> bool {
+    CONFIG.fence_clock.get()
+}
+
+pub(crate) fn max_ttl() -> Millis {
+    CONFIG.max_ttl.get()
+}
+
+/// The most waiters of one lock.
+pub(crate) fn max_waiters() -> u64 {
+    CONFIG.max_waiters.get()
+}
+
+/// Whether snapshots and rewritten append-only files carry the last issued fence.
+pub(crate) fn save_last_fence() -> bool {
+    CONFIG.save_last_fence.get()
+}
 
 /// A setting that is yes or no, and fixed once the module is loaded.
 struct Switch {
@@ -21,12 +64,8 @@ struct Switch {
 }
 
 const SWITCHES: [Switch; 2] = [
-    Switch { name: c"fence-clock", get: || server().fence_clock.get(), set: |yes| server().fence_clock.set(yes) },
-    Switch {
-        name: c"save-last-fence",
-        get: || server().save_last_fence.get(),
-        set: |yes| server().save_last_fence.set(yes),
-    },
+    Switch { name: c"fence-clock", get: fence_clock, set: |yes| CONFIG.fence_clock.set(yes) },
+    Switch { name: c"save-last-fence", get: save_last_fence, set: |yes| CONFIG.save_last_fence.set(yes) },
 ];
 
 /// A setting that is a number.
@@ -43,23 +82,17 @@ const NUMBERS: [Number; 3] = [
         name: c"max-ttl-ms",
         min: 1,
         max: LONGEST.0,
-        get: || server().max_ttl.get().0,
-        set: |ms| server().max_ttl.set(Millis(ms)),
+        get: || max_ttl().0,
+        set: |ms| CONFIG.max_ttl.set(Millis(ms)),
     },
     Number {
         name: c"max-waiters-per-lock",
         min: 0,
         max: 10_000_000,
-        get: || server().max_waiters.get(),
-        set: |most| server().max_waiters.set(most),
+        get: max_waiters,
+        set: |most| CONFIG.max_waiters.set(most),
     },
-    Number {
-        name: c"stats-names",
-        min: 0,
-        max: NAMES_MAX,
-        get: || server().stats.names(),
-        set: |names| server().stats.set_names(names),
-    },
+    Number { name: c"stats-names", min: 0, max: counters::NAMES_MAX, get: counters::names, set: counters::set_names },
 ];
 
 /// Forgets what an earlier load that failed may have set.
@@ -67,13 +100,13 @@ pub(crate) fn set_defaults() {
     for Switch { set, .. } in &SWITCHES {
         set(true);
     }
-    server().max_ttl.set(DEFAULT_MAX_TTL);
-    server().max_waiters.set(DEFAULT_MAX_WAITERS);
-    server().stats.set_names(DEFAULT_NAMES);
+    CONFIG.max_ttl.set(DEFAULT_MAX_TTL);
+    CONFIG.max_waiters.set(DEFAULT_MAX_WAITERS);
+    counters::set_names(counters::DEFAULT_NAMES);
 }
 
 /// Reads the arguments of the module: pairs of a name and a value. They become the defaults of the configuration.
-pub(crate) fn read_arguments(arguments: &[Name]) -> Result<(), String> {
+pub(crate) fn read_arguments(arguments: &[Str]) -> Result<(), String> {
     for pair in arguments.chunks(2) {
         let name = pair[0].bytes();
         let value = pair.get(1).map(|value| value.bytes());
@@ -140,15 +173,15 @@ fn register_number(ctx: Ctx, at: usize) -> bool {
 }
 
 /// Whether the settings fit the server.
-pub(crate) fn check() -> Result<(), String> {
-    if server().fence_clock.get() {
+pub(crate) fn check(in_cluster: bool) -> Result<(), String> {
+    if fence_clock() {
         return Ok(());
     }
-    if server().in_cluster.get() {
+    if in_cluster {
         return Err("fence-clock no is refused in a cluster: a slot that moves leaves its count behind, and fences would repeat"
             .into());
     }
-    if !server().save_last_fence.get() {
+    if !save_last_fence() {
         return Err("fence-clock no requires save-last-fence yes: a count that is not saved begins again, and fences would repeat"
             .into());
     }
@@ -156,21 +189,34 @@ pub(crate) fn check() -> Result<(), String> {
 }
 
 /// What has been warned of, so that a change of something else warns of nothing again.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Warned {
+#[derive(Clone, Copy)]
+struct Warned {
     evicts: bool,
     loses_fence: bool,
 }
 
-/// Warns of settings of the server under which locks are lost.
-pub(crate) fn warn_about(ctx: Ctx) {
+/// Has the settings of the server checked by the next cron. No timer is made for it: it is called when the module is
+/// loaded, and while a module holds a timer servers crash if they reject the load after that, for a wrong setting.
+pub(crate) fn check_soon() {
+    CONFIG.check_due.set(true);
+}
+
+pub(crate) fn is_check_due() -> bool {
+    CONFIG.check_due.get()
+}
+
+/// Warns of settings of the server under which locks are lost, if they are to be checked.
+pub(crate) fn warn_if_due(ctx: Ctx) {
+    if !CONFIG.check_due.take() {
+        return;
+    }
     let memory = ServerInfo::of(c"memory");
     let policy = memory.text(c"maxmemory_policy").unwrap_or_default();
     let evicts = memory.number(c"maxmemory") != Some(0) && policy.starts_with("allkeys");
     let has_aof = ServerInfo::of(c"persistence").number(c"aof_enabled") == Some(1);
     // The one setting that INFO does not have; CONFIG may be renamed.
     let loses_fence = has_aof && ctx.setting(c"aof-use-rdb-preamble").is_some_and(|setting| setting == "no");
-    let before = server().warned.replace(Warned { evicts, loses_fence });
+    let before = CONFIG.warned.replace(Warned { evicts, loses_fence });
     if evicts && !before.evicts {
         warn(&format!(
             "maxmemory-policy {policy} can evict live leases: a second holder is let in early. Fenced resources stay safe"

@@ -3,12 +3,17 @@
 //! They decide nothing and are lost with the process.
 //! Invariant: counting allocates only when a name enters the table, and the table never grows by itself.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, LazyCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
+use fence::Fence;
+use fence::lock::lease::{Caller, Lost};
+use fence::lock::lost::LostHolds;
 use fence::lock::queue::LockName;
+
+use crate::ffi::main_thread::MainThread;
 
 /// How many names are counted unless configured.
 pub(crate) const DEFAULT_NAMES: u64 = 1_024;
@@ -125,7 +130,69 @@ pub(crate) const NAME_FIELDS: [&str; PER_NAME + BESIDE.len()] = {
 /// How busy a lock is, unless asked for something else: a place in `NAME_FIELDS`.
 pub(crate) const HOW_BUSY: usize = CONTENDED;
 
-pub(crate) struct Stats {
+static STATS: MainThread<LazyCell<Stats>> = MainThread::new(LazyCell::new(Stats::new));
+
+/// The value of a counter, by its place in `COUNTS`.
+pub(crate) fn get(count: usize) -> u64 {
+    STATS.get(count)
+}
+
+/// Counts for the server.
+pub(crate) fn count(count: Count) {
+    STATS.count(count);
+}
+
+/// Counts for the server and for the name.
+pub(crate) fn count_for(lock: LockName, count: Count) {
+    STATS.count_for(lock, count);
+}
+
+/// Remembers a hold that has expired, and counts that.
+pub(crate) fn count_expired(lock: LockName, owner: &[u8], fence: Fence) {
+    count_for(lock, Count::RanOut);
+    STATS.lost.borrow_mut().note(lock, owner, fence);
+}
+
+/// Counts a call of somebody who does not hold the lock: as `late` when it did until the lease expired.
+pub(crate) fn count_lost(lost: Lost, lock: LockName, caller: Caller, late: Count, unknown: Count) {
+    let is_late = STATS.lost.borrow().is_late(lost, lock, caller.owner, caller.fence);
+    count_for(lock, if is_late { late } else { unknown });
+}
+
+/// Takes note of how long a lock was held.
+pub(crate) fn held(lock: LockName, held_us: u64) {
+    STATS.held(lock, held_us);
+}
+
+/// Takes note of how long somebody waited for a lock.
+pub(crate) fn waited(lock: LockName, waited_us: u64) {
+    STATS.waited(lock, waited_us);
+}
+
+/// What is known of a name, if it is in the table.
+pub(crate) fn of_name(lock: LockName) -> Option<NameStats> {
+    STATS.of_name(lock)
+}
+
+/// The names with the largest values of a field, the largest first; none whose value is 0. `waiting` tells how many wait
+/// for a lock now.
+pub(crate) fn top(most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
+    STATS.top(most, field, waiting)
+}
+
+/// How many names the table has room for.
+pub(crate) fn names() -> u64 {
+    STATS.names()
+}
+
+/// Makes the table this large, and empty; 0 counts no names.
+pub(crate) fn set_names(names: u64) {
+    STATS.set_names(names);
+}
+
+struct Stats {
+    /// Holds that expired, so that who comes late can be told from who never held the lock.
+    lost: RefCell<LostHolds>,
     counts: [Cell<u64>; COUNT],
     names: RefCell<Names>,
 }
@@ -150,52 +217,52 @@ struct Names {
 }
 
 impl Stats {
-    pub fn new() -> Stats {
-        Stats { counts: [const { Cell::new(0) }; COUNT], names: RefCell::new(Names::new(DEFAULT_NAMES)) }
+    fn new() -> Stats {
+        Stats {
+            lost: RefCell::default(),
+            counts: [const { Cell::new(0) }; COUNT],
+            names: RefCell::new(Names::new(DEFAULT_NAMES)),
+        }
     }
 
-    pub fn get(&self, count: usize) -> u64 {
+    fn get(&self, count: usize) -> u64 {
         self.counts[count].get()
     }
 
-    pub fn count(&self, count: Count) {
+    fn count(&self, count: Count) {
         let cell = &self.counts[count as usize];
         cell.set(cell.get() + 1);
     }
 
-    /// Counts for the server and for the name.
-    pub fn count_for(&self, lock: LockName, count: Count) {
+    fn count_for(&self, lock: LockName, count: Count) {
         self.count(count);
         if let Some(place) = PLACE_OF[count as usize] {
             self.with_name(lock, |stats| stats.counts[place] += 1);
         }
     }
 
-    pub fn held(&self, lock: LockName, held_us: u64) {
+    fn held(&self, lock: LockName, held_us: u64) {
         let held_ms = held_us / 1_000;
         if held_ms > 0 {
             self.with_name(lock, |stats| stats.longest_hold_ms = stats.longest_hold_ms.max(held_ms));
         }
     }
 
-    pub fn waited(&self, lock: LockName, waited_us: u64) {
+    fn waited(&self, lock: LockName, waited_us: u64) {
         let waited_ms = waited_us / 1_000;
         if waited_ms > 0 {
             self.with_name(lock, |stats| stats.longest_wait_ms = stats.longest_wait_ms.max(waited_ms));
         }
     }
 
-    /// What is known of a name, if it is in the table.
-    pub fn of_name(&self, lock: LockName) -> Option<NameStats> {
+    fn of_name(&self, lock: LockName) -> Option<NameStats> {
         let names = self.names.borrow();
         let hash = hash(lock);
         let at = names.find(names.set_of(hash)?, lock, hash)?;
         names.places[at].clone()
     }
 
-    /// The names with the largest values of a field, the largest first; none whose value is 0. `waiting` tells how many
-    /// wait for a lock now.
-    pub fn top(&self, most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
+    fn top(&self, most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
         let names = self.names.borrow();
         let value = |stats: &NameStats| match field {
             WAITERS => waiting(stats.lock()) as u64,
@@ -219,12 +286,11 @@ impl Stats {
         chosen.into_iter().map(|(_, stats)| stats).collect()
     }
 
-    pub fn names(&self) -> u64 {
+    fn names(&self) -> u64 {
         self.names.borrow().places.len() as u64
     }
 
-    /// Makes the table this large, and empty; 0 counts no names.
-    pub fn set_names(&self, names: u64) {
+    fn set_names(&self, names: u64) {
         *self.names.borrow_mut() = Names::new(names.min(NAMES_MAX));
     }
 

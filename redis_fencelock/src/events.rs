@@ -8,13 +8,14 @@ use std::ffi::{c_char, c_int, c_void};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
-use crate::counters::Count;
-use crate::ffi::{Ctx, Name, api, callback};
+use crate::counters::{self, Count};
+use crate::ffi::{Ctx, Str, api, callback};
+use crate::lock::arrival;
+use crate::lock::index::index;
 use crate::lock::value::Value;
-use crate::queue::waiters;
-use crate::replication;
-use crate::server::server;
-use crate::timer::reaper;
+use crate::queue::{ephemeral, waiters};
+use crate::timer::{alarm, expiry};
+use crate::{clock, config, replication, server};
 
 type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
 
@@ -69,21 +70,13 @@ event!(on_role, |sub, _data| {
 });
 
 fn set_role(is_primary: bool) {
-    replication::somebody_may_listen();
-    let was_primary = server().is_primary.replace(is_primary);
-    if is_primary && !was_primary {
-        server().become_issuer(Ctx::random());
-        server().skip_lost_fences();
-    }
+    replication::resume();
+    server::set_role(is_primary);
     if is_primary {
-        reaper::arm_now();
+        alarm::arm_now();
     } else {
         waiters::refuse_everybody("UNBLOCKED this server is a replica now: it grants nothing");
-        // What the new primary knows of these leases is their deadline.
-        server().index.borrow_mut().bonds.dissolve();
-        server().undelivered.take();
-        // The server has told these clients that it is no primary, and closes them.
-        server().unanswered.take();
+        ephemeral::dissolve();
     }
 }
 
@@ -92,17 +85,17 @@ event!(on_flush, |sub, data| {
     let Some(flush) = (unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }) else { return };
     let db = (flush.dbnum >= 0).then_some(flush.dbnum);
     // Before the values are freed, so that each is not taken for one that was dropped without a word.
-    let mut index = server().index.borrow_mut();
+    let mut index = index().borrow_mut();
     index.flush(db);
     if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
         if Value::has_freed_all() {
             index.note_all_freed();
         }
         drop(index);
-        look_at_all(db);
+        waiters::recheck_all(db);
     } else if flush.sync == 0 {
         index.note_freed_elsewhere();
-    } else if db.is_none() && index.is_freed_here() && !server().in_cluster.get() {
+    } else if db.is_none() && index.is_freed_here() && !server::in_cluster() {
         // In a cluster another thread may free the keys of a slot that has left, and no event tells.
         Value::begin_to_free_all();
     }
@@ -111,28 +104,22 @@ event!(on_flush, |sub, data| {
 event!(on_swap, |_sub, data| {
     // SAFETY: this event comes with this struct.
     let Some(swap) = (unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() }) else { return };
-    server().index.borrow_mut().swap_databases(swap.dbnum_first, swap.dbnum_second);
-    look_at_all(Some(swap.dbnum_first));
-    look_at_all(Some(swap.dbnum_second));
+    index().borrow_mut().swap_databases(swap.dbnum_first, swap.dbnum_second);
+    waiters::recheck_all(Some(swap.dbnum_first));
+    waiters::recheck_all(Some(swap.dbnum_second));
 });
-
-/// Has the locks looked at that somebody waits for: waiters stay with the number of their database.
-fn look_at_all(db: Option<i32>) {
-    server().queues.borrow_mut().recheck_all(db, server().steady_us());
-    reaper::arm_now();
-}
 
 event!(
     /// A snapshot from the primary was made just now, whatever the two wall clocks say; a file may be old.
     on_loading,
     |sub, _data| {
-        server().from_primary.set(sub == raw::REDISMODULE_SUBEVENT_LOADING_REPL_START);
+        arrival::set_from_primary(sub == raw::REDISMODULE_SUBEVENT_LOADING_REPL_START);
         if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-            server().skip_lost_fences();
+            server::skip_lost_fences();
         }
         if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
-            reaper::arm_now();
-            look_at_all(None);
+            alarm::arm_now();
+            waiters::recheck_all(None);
         }
     }
 );
@@ -142,21 +129,20 @@ event!(
     on_async_load,
     |sub, _data| {
         let is_loading = sub == raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED;
-        server().index.borrow_mut().note_loading_aside(is_loading);
+        index().borrow_mut().note_loading_aside(is_loading);
         if !is_loading {
-            reaper::arm_now();
+            alarm::arm_now();
         }
     }
 );
 
 event!(on_fork, |sub, _data| {
-    replication::somebody_may_listen();
-    let keeps_aof = Ctx(std::ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
-    let may_write = server().is_primary.get();
-    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && may_write && server().issuer().last() != 0 {
-        if server().save_last_fence.get() {
-            reaper::send_floor();
-        }
+    replication::resume();
+    let keeps_aof = Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
+    let may_write = server::is_primary();
+    let has_fence = config::save_last_fence() && server::last_fence() != 0;
+    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && may_write && has_fence {
+        replication::send_floor_soon();
     }
 });
 
@@ -164,14 +150,14 @@ event!(
     /// Ten times a second: sees to it that no missed call leaves the module behind.
     on_cron,
     |_sub, _data| {
-        let is_primary = Ctx(std::ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
-        if is_primary != server().is_primary.get() {
+        let is_primary = Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
+        if is_primary != server::is_primary() {
             set_role(is_primary);
         }
-        server().follow_clocks();
-        reaper::check_timer();
-        replication::look_for_listeners();
-        replication::look_at_the_clock();
+        clock::follow_system();
+        expiry::check_timer();
+        replication::check_recipients();
+        replication::check_clock(index().borrow().len() > 0);
     }
 );
 
@@ -179,9 +165,7 @@ event!(on_client, |sub, data| {
     if sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
         // SAFETY: this event comes with this struct.
         let Some(client) = (unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() }) else { return };
-        if server().index.borrow_mut().bonds.close(client.id) {
-            reaper::arm_now();
-        }
+        ephemeral::close(client.id);
     }
 });
 
@@ -189,7 +173,7 @@ event!(
     /// A new replica knows how long its leases are once it knows the clock.
     on_replica,
     |sub, _data| {
-        replication::somebody_may_listen();
+        replication::resume();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
             replication::send_clock_soon();
         }
@@ -197,8 +181,8 @@ event!(
 );
 
 event!(on_config, |_sub, _data| {
-    replication::somebody_may_listen();
-    reaper::check_settings();
+    replication::resume();
+    config::check_soon();
 });
 
 callback! {
@@ -210,10 +194,10 @@ callback! {
         key: *mut raw::RedisModuleString,
     ) -> c_int, else 0;
     {
-        let evicted = server().last_unlinked.take();
-        let lock = LockName { db: Ctx(ctx).selected_db(), name: Name(key).bytes() };
-        if evicted.is_some_and(|(db, name)| db == lock.db && *name == *lock.name) {
-            server().stats.count(Count::Evicted);
+        // SAFETY: the server passes the name of the key, alive during the call.
+        let name = unsafe { Str::from_raw(key) }.bytes();
+        if index().borrow_mut().was_last_unlinked(LockName { db: Ctx(ctx).selected_db(), name }) {
+            counters::count(Count::Evicted);
         }
         0
     }

@@ -3,12 +3,11 @@
 //! This file is the table of contents: what is registered, in which order. The rule is in the crate `fence`.
 //! Invariant: one file serves Redis 7.0 and later and Valkey 8 and later.
 
+mod clock;
 mod cluster;
 mod commands;
 mod config;
 mod counters;
-#[cfg(feature = "drill")]
-mod drill;
 mod events;
 mod ffi;
 mod lock;
@@ -22,8 +21,7 @@ use std::ffi::{CStr, CString, c_int};
 use redis_module::raw;
 
 use crate::commands::docs::{self, Docs};
-use crate::ffi::{Ctx, Name, api, warn};
-use crate::server::server;
+use crate::ffi::{Ctx, Str, api, warn};
 
 /// The server counts what the module allocates. Unit tests run without a server.
 #[cfg(not(test))]
@@ -102,7 +100,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.claim", handler: commands::lock::on_claim, flags: c"write deny-oom", key: 1 },
+        Command { name: c"fencelock.claim", handler: commands::resource::on_claim, flags: c"write deny-oom", key: 1 },
         Docs {
             summary: c"Stamps a fence on a hash and returns its fields, unless a newer fence is stored",
             complexity: c"O(N) with N fields",
@@ -113,7 +111,12 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.write", handler: commands::lock::on_write, flags: c"write deny-oom fast", key: 1 },
+        Command {
+            name: c"fencelock.write",
+            handler: commands::resource::on_write,
+            flags: c"write deny-oom fast",
+            key: 1,
+        },
         Docs {
             summary: c"Sets fields of a hash while its stamp is the caller's",
             complexity: c"O(N) with N fields written",
@@ -124,7 +127,7 @@ const COMMANDS: &[(Command, Docs)] = &[
         },
     ),
     (
-        Command { name: c"fencelock.stats", handler: commands::lock::on_stats, flags: c"readonly fast", key: 1 },
+        Command { name: c"fencelock.stats", handler: commands::info::on_stats, flags: c"readonly fast", key: 1 },
         Docs {
             summary: c"Counters of the server, or of one busy lock",
             complexity: c"O(1)",
@@ -136,7 +139,7 @@ const COMMANDS: &[(Command, Docs)] = &[
     ),
     (
         // Its names are no keys of the caller: a lock that is named TOP is asked for with STATS.
-        Command { name: c"fencelock.top", handler: commands::lock::on_top, flags: c"readonly", key: 0 },
+        Command { name: c"fencelock.top", handler: commands::info::on_top, flags: c"readonly", key: 0 },
         Docs {
             summary: c"Lists the busiest locks",
             complexity: c"O(N) with N names in the table of STATS",
@@ -160,7 +163,7 @@ const COMMANDS: &[(Command, Docs)] = &[
     (
         Command {
             name: c"fencelock.help",
-            handler: commands::lock::on_help,
+            handler: commands::info::on_help,
             flags: c"allow-loading allow-stale fast",
             key: 0,
         },
@@ -176,14 +179,15 @@ const COMMANDS: &[(Command, Docs)] = &[
 ];
 
 #[cfg(feature = "drill")]
-const DRILL: Command = Command { name: c"fencelock._drill", handler: drill::on_drill, flags: c"fast", key: 0 };
+const DRILL: Command =
+    Command { name: c"fencelock._drill", handler: commands::drill::on_drill, flags: c"fast", key: 0 };
 
 /// Run by replication and loading alone. Redis 8 hides them; elsewhere they are refused to clients.
 const INTERNAL_COMMANDS: &[Command] = &[
-    Command { name: replication::APPLY, handler: replication::on_apply, flags: c"write", key: 1 },
-    Command { name: replication::END, handler: replication::on_end, flags: c"write", key: 1 },
-    Command { name: replication::CLOCK, handler: replication::on_clock, flags: c"write", key: 0 },
-    Command { name: replication::FLOOR, handler: replication::on_floor, flags: c"write", key: 0 },
+    Command { name: replication::APPLY, handler: commands::internal::on_apply, flags: c"write", key: 1 },
+    Command { name: replication::END, handler: commands::internal::on_end, flags: c"write", key: 1 },
+    Command { name: replication::CLOCK, handler: commands::internal::on_clock, flags: c"write", key: 0 },
+    Command { name: replication::FLOOR, handler: commands::internal::on_floor, flags: c"write", key: 0 },
 ];
 
 /// Run by calls of this module alone.
@@ -233,10 +237,11 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     if ready != raw::REDISMODULE_OK as c_int {
         return raw::REDISMODULE_ERR as c_int;
     }
+    ffi::main_thread::begin();
     ffi::install_panic_hook();
-    let arguments: Vec<Name> = (0..argc as usize)
+    let arguments: Vec<Str> = (0..argc as usize)
         // SAFETY: the server passes `argc` strings, alive until this function returns.
-        .map(|position| Name(unsafe { *argv.add(position) }))
+        .map(|position| unsafe { Str::from_raw(*argv.add(position)) })
         .collect();
     let loaded = ffi::guarded("RedisModule_OnLoad", || load(Ctx(ctx), &arguments), || Err("it panicked".into()));
     match loaded {
@@ -249,19 +254,16 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
 }
 
 /// Registers everything. What may fail comes before what the server does not take back when a load fails: the events.
-fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
-    let flags = ctx.flags();
-    server().is_primary.set(flags & raw::REDISMODULE_CTX_FLAGS_MASTER != 0);
-    server().in_cluster.set(flags & raw::REDISMODULE_CTX_FLAGS_CLUSTER != 0);
-    server().become_issuer(Ctx::random());
+fn load(ctx: Ctx, arguments: &[Str]) -> Result<(), String> {
+    server::begin(ctx.flags());
     config::set_defaults();
     config::read_arguments(arguments)?;
     let check = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_string()) };
     check(config::register(ctx), "the server refuses a setting")?;
-    config::check()?;
+    config::check(server::in_cluster())?;
     // SAFETY: the context is that of the load.
     unsafe { api!(RedisModule_SetModuleOptions)(ctx.0, options(ffi::is_valkey()) as c_int) };
-    check(lock::value::register(ctx), "the server refuses the data type")?;
+    check(lock::data_type::register(ctx), "the server refuses the data type")?;
     docs::add_category(ctx);
     for (command, docs) in COMMANDS {
         let made = create(ctx, command, command.flags) && docs::describe(ctx, command.name, docs);
@@ -278,9 +280,9 @@ fn load(ctx: Ctx, arguments: &[Name]) -> Result<(), String> {
     check(create(ctx, &PROBE, PROBE.flags), "the server refuses an internal command")?;
     check(commands::info::register(ctx), "the server refuses an INFO section")?;
     check(events::subscribe(ctx), "the server lacks an event")?;
-    // SAFETY: the context is that of the load; the one that it makes lives as long as the process.
-    server().detached.set(Ctx(unsafe { api!(RedisModule_GetDetachedThreadSafeContext)(ctx.0) }));
-    timer::reaper::check_settings();
+    ctx.make_detached();
+    timer::alarm::set_handler(timer::expiry::on_timer);
+    config::check_soon();
     Ok(())
 }
 

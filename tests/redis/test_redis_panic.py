@@ -23,7 +23,7 @@ SOURCES = places.ROOT / "redis_fencelock" / "src"
 OUT_OF_REACH = {
     "aux_save_if_any": "drilled in place of aux_save where the server, from Redis 7.2 on, calls it",
     "on_probe": "called by the module alone, in a cluster",
-    "set_fence_clock": "called while the module loads, when no drill can have been ordered",
+    "set_switch": "called while the module loads, when no drill can have been ordered",
 }
 
 
@@ -453,8 +453,8 @@ def get_number(drill):
     assert drill.client.config_get("fencelock.max-ttl-ms") == {"fencelock.max-ttl-ms": "86400000"}
 
 
-@drills("get_fence_clock")
-def get_fence_clock(drill):
+@drills("get_switch")
+def get_switch(drill):
     drill.order()
     drill.client.config_get("fencelock.fence-clock")
     assert drill.client.config_get("fencelock.fence-clock") == {"fencelock.fence-clock": "yes"}
@@ -649,11 +649,11 @@ def test_every_function_that_the_server_calls_is_made_by_the_guarded_macro():
         for file, text in rust_sources().items()
         for name in re.findall(r'extern\s+"C(?:-unwind)?"\s+fn\s+(\$?\w+)', text)
     ]
-    assert named == [("ffi.rs", "$name"), ("lib.rs", "RedisModule_OnLoad")]
+    assert named == [("ffi/mod.rs", "$name"), ("lib.rs", "RedisModule_OnLoad")]
     sources = rust_sources()
-    assert re.search(r"macro_rules! callback \{.*?extern \"C\" fn \$name.*?guarded\(", sources["ffi.rs"], re.S)
+    assert re.search(r"macro_rules! callback \{.*?extern \"C\" fn \$name.*?guarded\(", sources["ffi/mod.rs"], re.S)
     assert "guarded(" in sources["lib.rs"].split("fn RedisModule_OnLoad")[1].split("\n}")[0]
-    assert "catch_unwind" in sources["ffi.rs"].split("fn guarded")[1].split("\n}")[0]
+    assert "catch_unwind" in sources["ffi/mod.rs"].split("fn guarded")[1].split("\n}")[0]
 
 
 def test_nothing_else_is_exported_to_the_server():

@@ -8,10 +8,17 @@ use fence::lock::args;
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
-use crate::commands::lock::{Answer, Reply, Words};
-use crate::counters::{COUNTS, HOW_BUSY, NAME_FIELDS};
+use crate::commands::argv::{ANY, Argv, command};
+use crate::commands::reply::{Outcome, Reply};
+use crate::counters::{self, COUNTS, HOW_BUSY, NAME_FIELDS};
 use crate::ffi::{Ctx, api, callback};
-use crate::server::server;
+use crate::lock::index::index;
+use crate::queue::waiters;
+use crate::server;
+
+command!(on_stats, 1..=2, stats);
+command!(on_top, 2..=ANY, top);
+command!(on_help, 1..=1, help);
 
 /// The version as INFO has it.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
@@ -25,31 +32,28 @@ const GAUGES: [(&str, &CStr); 4] = [
 ];
 
 fn gauges() -> [u64; 4] {
-    let server = server();
-    let index = server.index.borrow();
-    let waiters = server.queues.borrow().len();
-    [index.len() as u64, waiters as u64, server.issuer().last(), index.allocated() as u64]
+    let index = index().borrow();
+    [index.len() as u64, waiters::len() as u64, server::last_fence(), index.allocated() as u64]
 }
 
 /// `FENCELOCK.STATS [key]`
-pub(crate) fn stats(ctx: Ctx, words: &Words) -> Reply {
-    if words.from(1).is_empty() {
-        let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.0, server().stats.get(at)));
+fn stats(ctx: Ctx, argv: &Argv) -> Outcome {
+    if argv.from(1).is_empty() {
+        let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.0, counters::get(at)));
         let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.0, value));
-        return Ok(Answer::Numbers(counted.chain(gauged).collect()));
+        return Ok(Reply::Numbers(counted.chain(gauged).collect()));
     }
-    let lock = LockName { db: ctx.selected_db(), name: words.at(1) };
-    let Some(stats) = server().stats.of_name(lock) else { return Ok(Answer::Null) };
-    let waiters = server().queues.borrow().waiting(lock);
-    Ok(Answer::Numbers(NAME_FIELDS.into_iter().zip(stats.fields(waiters)).collect()))
+    let lock = LockName { db: ctx.selected_db(), name: argv.at(1) };
+    let Some(stats) = counters::of_name(lock) else { return Ok(Reply::Null) };
+    let fields = stats.fields(waiters::waiting(lock));
+    Ok(Reply::Numbers(NAME_FIELDS.into_iter().zip(fields).collect()))
 }
 
 /// `FENCELOCK.TOP n [BY counter]`
-pub(crate) fn top(_ctx: Ctx, words: &Words) -> Reply {
-    let args::Top { most, by } = args::top(words.at(1), words.from(2), &NAME_FIELDS)?;
-    let waiting = |lock: LockName| server().queues.borrow().waiting(lock);
-    let busiest = server().stats.top(most, by.unwrap_or(HOW_BUSY), waiting);
-    Ok(Answer::Busiest(busiest.into_iter().map(|stats| (waiting(stats.lock()), stats)).collect()))
+fn top(_ctx: Ctx, argv: &Argv) -> Outcome {
+    let args::Top { most, by } = args::top(argv.at(1), argv.from(2), &NAME_FIELDS)?;
+    let busiest = counters::top(most, by.unwrap_or(HOW_BUSY), waiters::waiting);
+    Ok(Reply::Busiest(busiest.into_iter().map(|stats| (waiters::waiting(stats.lock()), stats)).collect()))
 }
 
 const HELP: &[&str] = &[
@@ -79,8 +83,8 @@ const HELP: &[&str] = &[
 ];
 
 /// `FENCELOCK.HELP`
-pub(crate) fn help(_ctx: Ctx, _words: &Words) -> Reply {
-    Ok(Answer::Lines(HELP))
+fn help(_ctx: Ctx, _argv: &Argv) -> Outcome {
+    Ok(Reply::Lines(HELP))
 }
 
 pub(crate) fn register(ctx: Ctx) -> bool {
@@ -100,7 +104,7 @@ callback! {
             api!(RedisModule_InfoAddSection)(info, c"".as_ptr());
             api!(RedisModule_InfoAddFieldCString)(info, c"version".as_ptr(), VERSION.as_ptr().cast());
         }
-        let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.1, server().stats.get(at)));
+        let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.1, counters::get(at)));
         let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.1, value));
         for (name, value) in counted.chain(gauged) {
             // SAFETY: as above.

@@ -1,8 +1,11 @@
-//! The commands: arguments in, replies out, and what the server says of them.
-//!
-//! Not the rules, which are in the crate `fence`, and not how a lock is stored.
+//! The commands: their arguments, what they do, and their replies.
 
-pub mod docs;
-pub mod info;
-pub mod lock;
-pub mod resource;
+pub(crate) mod argv;
+pub(crate) mod docs;
+#[cfg(feature = "drill")]
+pub(crate) mod drill;
+pub(crate) mod info;
+pub(crate) mod internal;
+pub(crate) mod lock;
+pub(crate) mod reply;
+pub(crate) mod resource;

@@ -11,35 +11,39 @@ use fence::lock::queue::LockName;
 use fence::resource::{Step, Verdict, read_stamp};
 use fence::{Brought, Fence};
 
-use crate::commands::lock::{Answer, Reply, Words};
-use crate::counters::Count;
-use crate::ffi::{Ctx, Hash, Key, Name, NotPropagated, OwnName};
+use crate::commands::argv::{ANY, Argv, command};
+use crate::commands::reply::{Outcome, Reply};
+use crate::counters::{self, Count};
+use crate::ffi::{Ctx, Hash, Key, NotPropagated, OwnedStr, Str};
 use crate::lock::slot::WRONG_TYPE;
-use crate::server::server;
+use crate::{clock, server};
+
+command!(on_claim, 3..=3, claim);
+command!(on_write, 5..=ANY, write);
 
 const HSET: &CStr = c"HSET";
 
 /// `FENCELOCK.CLAIM resource fence`
-pub(crate) fn claim(ctx: Ctx, words: &Words) -> Reply {
-    let fence = fence_of(words.at(2))?;
-    let stored = stored(ctx, words)?;
-    let lock = LockName { db: ctx.selected_db(), name: words.at(1) };
+fn claim(ctx: Ctx, argv: &Argv) -> Outcome {
+    let fence = fence_of(argv.at(2))?;
+    let stored = stored(ctx, argv)?;
+    let lock = LockName { db: ctx.selected_db(), name: argv.at(1) };
     if Step::Claim.judge(stored, fence) == Verdict::Stale {
-        server().stats.count_for(lock, Count::ClaimsStale);
-        return Ok(Answer::Null);
+        counters::count_for(lock, Count::ClaimsStale);
+        return Ok(Reply::Null);
     }
-    let key = ctx.open(words.key);
+    let key = ctx.open(argv.key());
     if stored != Some(fence.get() as i64) {
-        let (field, number) = (OwnName::new(STAMP), OwnName::new(fence.to_string().as_bytes()));
-        hset(ctx, &key, words.key, &[field.0, number.0])?;
+        let (field, number) = (OwnedStr::new(STAMP), OwnedStr::new(fence.to_string().as_bytes()));
+        hset(ctx, &key, argv.key(), &[field.as_str(), number.as_str()])?;
     }
-    server().stats.count_for(lock, Count::Claims);
-    Ok(Answer::Fields(key))
+    counters::count_for(lock, Count::Claims);
+    Ok(Reply::Fields(key))
 }
 
 /// Sets fields as HSET does, if that can be propagated.
-fn hset(ctx: Ctx, key: &Key, name: Name, fields: &[Name]) -> Result<(), NotPropagated> {
-    ctx.replicate_words(HSET, name, fields)?;
+fn hset(ctx: Ctx, key: &Key, name: Str, fields: &[Str]) -> Result<(), NotPropagated> {
+    ctx.replicate_strings(HSET, name, fields)?;
     for pair in fields.chunks_exact(2) {
         key.set_field(pair[0], pair[1]);
     }
@@ -49,56 +53,56 @@ fn hset(ctx: Ctx, key: &Key, name: Name, fields: &[Name]) -> Result<(), NotPropa
 }
 
 /// `FENCELOCK.WRITE resource fence field value [field value ...]`
-pub(crate) fn write(ctx: Ctx, words: &Words) -> Reply {
-    let fence = fence_of(words.at(2))?;
-    args::fields(words.from(3))?;
-    let stored = stored(ctx, words)?;
-    let lock = LockName { db: ctx.selected_db(), name: words.at(1) };
+fn write(ctx: Ctx, argv: &Argv) -> Outcome {
+    let fence = fence_of(argv.at(2))?;
+    args::fields(argv.from(3))?;
+    let stored = stored(ctx, argv)?;
+    let lock = LockName { db: ctx.selected_db(), name: argv.at(1) };
     match Step::Update.judge(stored, fence) {
         Verdict::Stale => {
-            server().stats.count_for(lock, Count::WritesStale);
-            Ok(Answer::Integer(0))
+            counters::count_for(lock, Count::WritesStale);
+            Ok(Reply::Integer(0))
         }
         Verdict::Unclaimed => {
-            server().stats.count(Count::Unclaimed);
+            counters::count(Count::Unclaimed);
             let stored = stored.unwrap_or(0);
-            Err(Answer::Error(format!(
+            Err(Reply::Error(format!(
                 "UNCLAIMED fence {fence} has not claimed this resource, whose stamp is {stored}: claim, read, then write"
             )))
         }
         Verdict::Accepted => {
-            hset(ctx, &ctx.open(words.key), words.key, words.names_from(3))?;
-            server().stats.count_for(lock, Count::Writes);
-            Ok(Answer::Integer(1))
+            hset(ctx, &ctx.open(argv.key()), argv.key(), argv.strings_from(3))?;
+            counters::count_for(lock, Count::Writes);
+            Ok(Reply::Integer(1))
         }
     }
 }
 
-fn fence_of(word: &[u8]) -> Result<Fence, Answer> {
+fn fence_of(word: &[u8]) -> Result<Fence, Reply> {
     let fence = args::fence(word)?;
-    let wall_us = server().clocks().wall_us;
-    if server().issuer().accepts(fence, Brought::ByClaim, wall_us) {
+    let wall_us = clock::clocks().wall_us;
+    if server::accepts(fence, Brought::ByClaim, wall_us) {
         return Ok(fence);
     }
     let horizon = wall_us.saturating_add(Brought::ByClaim.ahead_us());
-    Err(Answer::Error(format!(
+    Err(Reply::Error(format!(
         "ERR fence {fence} is more than two days ahead of the clock: the largest accepted now is {horizon}"
     )))
 }
 
 /// The stamp of the resource; `None` when it was never claimed.
-fn stored(ctx: Ctx, words: &Words) -> Result<Option<i64>, Answer> {
-    if !server().is_primary.get() {
-        return Err(Answer::read_only());
+fn stored(ctx: Ctx, argv: &Argv) -> Result<Option<i64>, Reply> {
+    if !server::is_primary() {
+        return Err(Reply::read_only());
     }
-    let text = match ctx.hash_field(words.key, c"fence") {
-        Hash::WrongType => return Err(Answer::Error(WRONG_TYPE.into())),
+    let text = match ctx.hash_field(argv.key(), c"fence") {
+        Hash::WrongType => return Err(Reply::Error(WRONG_TYPE.into())),
         Hash::NoField => return Ok(None),
         Hash::Field(text) => text,
     };
-    match read_stamp(text.0.bytes()) {
+    match read_stamp(text.as_str().bytes()) {
         Some(stamp) => Ok(Some(stamp)),
-        None => Err(Answer::Error(format!(
+        None => Err(Reply::Error(format!(
             "ERR the stored fence of this resource is not an integer up to {}: it was not written by CLAIM",
             Fence::MAX
         ))),

@@ -3,13 +3,51 @@
 //! Not a timer: see the reaper. Keys come and go behind its back, so an entry is a hint that is checked before use.
 //! Invariant: every value in the wheel carries the mark of the index.
 
+use std::cell::{LazyCell, RefCell};
+
 use fence::lock::bonds::Bonds;
 use fence::lock::lease::Hold;
 use fence::lock::queue::LockName;
 use fence::wheel::{Links, Nodes, Slots};
 
+use crate::clock;
+use crate::ffi::main_thread::{self, MainThread};
 use crate::lock::pool::Pool;
 use crate::lock::value::Value;
+
+static INDEX: MainThread<LazyCell<RefCell<Index>>> =
+    MainThread::new(LazyCell::new(|| RefCell::new(Index::new(clock::origin_us()))));
+
+/// The index of this server.
+pub(crate) fn index() -> &'static RefCell<Index> {
+    &INDEX
+}
+
+/// Notes a value that is leaving its key, which may be that of an evicted lock.
+pub(crate) fn suspect(value: Value, lock: LockName) {
+    let mut index = INDEX.borrow_mut();
+    index.unbind(value);
+    index.suspect(value);
+    index.last_unlinked = Some((lock.db, lock.name.into()));
+}
+
+/// The keyspace has freed a value: it may be gone after this. On any thread.
+pub(crate) fn free(value: Value) {
+    if !main_thread::is_main_thread() {
+        return value.leave_keyspace_alone();
+    }
+    if Value::is_freed_with_all() {
+        return;
+    }
+    let Ok(mut index) = INDEX.try_borrow_mut() else { return value.leave_keyspace_alone() };
+    // Dropped without a word, as by RESTORE. What was flushed is forgotten in slices.
+    if value.is_indexed_only() && !index.is_flushed(value) {
+        index.remove(value);
+    }
+    if value.leave_keyspace() {
+        index.discard(value);
+    }
+}
 
 pub(crate) struct Index {
     slots: Slots,
@@ -33,6 +71,8 @@ pub(crate) struct Index {
     /// Connections and the places of the leases that end with them. What leaves the index leaves them too.
     pub bonds: Bonds,
     flushes: Flushes,
+    /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
+    last_unlinked: Option<(i32, Box<[u8]>)>,
 }
 
 /// How many values each database has here. A flush touches none of them: those of earlier generations count no more, and
@@ -113,6 +153,7 @@ impl Index {
             is_loading_aside: false,
             bonds: Bonds::default(),
             flushes: Flushes::default(),
+            last_unlinked: None,
         }
     }
 
@@ -263,8 +304,18 @@ impl Index {
         Some(Value::at(self.pool.at(place)))
     }
 
+    /// Whether this lock has just left its key: asked once.
+    pub fn was_last_unlinked(&mut self, lock: LockName) -> bool {
+        self.last_unlinked.take().is_some_and(|(db, name)| db == lock.db && *name == *lock.name)
+    }
+
+    /// The call in which it left is over.
+    pub fn forget_last_unlinked(&mut self) {
+        self.last_unlinked = None;
+    }
+
     /// Notes a value that is leaving its key. The earlier ones have left by now.
-    pub fn suspect(&mut self, value: Value) {
+    fn suspect(&mut self, value: Value) {
         self.settle_suspects();
         if value.enter_suspects() {
             self.suspects.push(value);
@@ -350,7 +401,7 @@ impl Index {
             }
         });
         for &value in &freed {
-            if value.forget_key() {
+            if value.leave_keyspace() {
                 self.discard(value);
             }
         }

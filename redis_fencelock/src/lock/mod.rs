@@ -2,7 +2,9 @@
 //!
 //! Not who waits for it, and not when it ends.
 
-pub mod index;
-pub mod pool;
-pub mod slot;
-pub mod value;
+pub(crate) mod arrival;
+pub(crate) mod data_type;
+pub(crate) mod index;
+pub(crate) mod pool;
+pub(crate) mod slot;
+pub(crate) mod value;

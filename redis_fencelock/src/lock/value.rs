@@ -4,29 +4,18 @@
 //! another thread, so that mark alone is atomic, and everything else belongs to the main thread.
 //! Invariant: whoever has its mark set may read the value; nobody else may.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 use fence::Fence;
-use fence::lock::codec::{self, ENCODED_MAX, Notes};
 use fence::lock::lease::{Hold, Lease};
-use fence::lock::queue::LockName;
 use fence::wheel::Links;
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Io, Name, api, callback, warn};
+use crate::ffi::{Content, Key, api};
 use crate::lock::pool::Pool;
-use crate::replication::APPLY;
-use crate::server::{Arrival, server};
-
-/// The name of the type in snapshots: nine characters, for ever.
-const TYPE_NAME: &CStr = c"fencelock";
-/// The version of what the type writes around the record, which has a version of its own.
-const ENCODING: c_int = 2;
-/// In the first one nothing followed the last fence.
-const FIRST_ENCODING: c_int = 1;
 
 /// The keyspace uses the value.
 const IN_KEYSPACE: u8 = 1;
@@ -67,6 +56,13 @@ const TERMS: usize = 2 * size_of::<u64>();
 /// A pointer to a stored lock. Copies are cheap and own nothing: see the marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Value(NonNull<Header>);
+
+/// What a key holds.
+pub(crate) enum Stored {
+    Nothing,
+    Lock(Value),
+    Other,
+}
 
 /// Where the parts behind the header begin.
 struct Layout {
@@ -129,12 +125,39 @@ impl Value {
         Value(place.cast())
     }
 
+    /// What the server passes to a callback of the type.
     pub fn from_raw(value: *mut c_void) -> Option<Value> {
         NonNull::new(value.cast()).map(Value)
     }
 
-    pub fn into_raw(self) -> *mut c_void {
-        self.0.as_ptr().cast()
+    pub fn into_raw(self) -> NonNull<c_void> {
+        self.0.cast()
+    }
+
+    /// What is under an open key.
+    pub fn in_key(key: &Key) -> Stored {
+        match key.content(lock_type()) {
+            Content::Nothing => Stored::Nothing,
+            Content::Ours(value) => Stored::Lock(Value(value.cast())),
+            Content::Other => Stored::Other,
+        }
+    }
+
+    /// Puts a new value under a key, which owns it from now on, in place of anything that is there.
+    pub fn store(self, key: &Key) {
+        // SAFETY: the value is of the type.
+        unsafe { key.set(lock_type(), self.into_raw()) }
+    }
+
+    /// The same in place of another lock, which is not freed.
+    pub fn store_over_lock(self, key: &Key) {
+        // SAFETY: both are of the type: the caller has seen the other one.
+        unsafe { key.replace(lock_type(), self.into_raw()) }
+    }
+
+    /// How many bytes it takes.
+    pub fn memory(&self) -> usize {
+        Pool::rounded(self.layout().end)
     }
 
     pub fn lease(&self) -> Lease {
@@ -234,32 +257,35 @@ impl Value {
         self.let_go(IN_SUSPECTS)
     }
 
-    /// The keyspace uses the value no more: it may be gone after this. On any thread.
-    pub fn leave_keyspace(self) {
-        if FREES_ALL.load(Ordering::Relaxed) && is_main_thread() {
-            FREED.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let index = is_main_thread().then(|| server().index.try_borrow_mut().ok()).flatten();
-        let Some(mut index) = index else { return self.leave_keyspace_alone() };
-        // Dropped without a word, as by RESTORE. What was flushed is forgotten in slices.
-        if self.is_in_wheel() && !self.has(IN_SUSPECTS) && !index.is_flushed(self) {
-            index.remove(self);
-        }
-        if self.let_go(IN_KEYSPACE) {
-            index.discard(self);
-        } else {
+    /// Whether the lease may still be found by the index alone: in its wheel, and not among the suspects.
+    pub fn is_indexed_only(&self) -> bool {
+        self.is_in_wheel() && !self.has(IN_SUSPECTS)
+    }
+
+    /// The keyspace uses the value no more. It may be gone after this; true if it is to be discarded.
+    #[must_use]
+    pub fn leave_keyspace(self) -> bool {
+        let is_last = self.let_go(IN_KEYSPACE);
+        if !is_last {
             LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+        }
+        is_last
+    }
+
+    /// The same on a thread that cannot reach the index: it is left to the next sweep.
+    pub fn leave_keyspace_alone(self) {
+        if self.leave_keyspace() {
+            self.push_orphan();
         }
     }
 
-    /// The same where the index cannot be reached: it is left to the next sweep.
-    fn leave_keyspace_alone(self) {
-        if self.let_go(IN_KEYSPACE) {
-            self.push_orphan();
-        } else {
-            LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
+    /// Whether all values are being freed: then this one is counted instead of touched.
+    pub fn is_freed_with_all() -> bool {
+        let is_so = FREES_ALL.load(Ordering::Relaxed);
+        if is_so {
+            FREED.fetch_add(1, Ordering::Relaxed);
         }
+        is_so
     }
 
     /// From now on the main thread frees every value that there is, so that none needs to be touched: they lie all over the
@@ -272,17 +298,6 @@ impl Value {
     /// That is over; true if it was so.
     pub fn has_freed_all() -> bool {
         FREES_ALL.swap(false, Ordering::Relaxed) && FREED.load(Ordering::Relaxed) > 0
-    }
-
-    /// The keyspace uses the value no more, which was freed with all others. It may be gone after this; true if it is to be
-    /// discarded.
-    #[must_use]
-    pub fn forget_key(self) -> bool {
-        let is_last = self.let_go(IN_KEYSPACE);
-        if !is_last {
-            LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
-        }
-        is_last
     }
 
     /// How many values have left the keyspace that the module still uses.
@@ -328,7 +343,7 @@ impl Value {
     /// Gives the memory back of a value that has no place in the pool.
     pub fn free_placeless(self) {
         // SAFETY: nobody uses it any more, and `create` got it from the server's allocator.
-        unsafe { api!(RedisModule_Free)(self.into_raw()) }
+        unsafe { api!(RedisModule_Free)(self.into_raw().as_ptr()) }
     }
 
     /// Notes that the lease ran out; true the first time.
@@ -454,206 +469,13 @@ static HAS_PLACELESS: AtomicBool = AtomicBool::new(false);
 /// See `Value::left_behind`. The other thread counts after it has let go, so it may be below 0 for a moment.
 static LEFT_BEHIND: AtomicIsize = AtomicIsize::new(0);
 
-static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
-
-unsafe extern "C" {
-    safe fn pthread_self() -> usize;
-}
-
-fn is_main_thread() -> bool {
-    pthread_self() == MAIN_THREAD.load(Ordering::Relaxed)
-}
-
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());
 
 pub(crate) fn lock_type() -> *mut raw::RedisModuleType {
     LOCK_TYPE.load(Ordering::Relaxed)
 }
 
-/// Registers the type; false when the server refuses it.
-pub(crate) fn register(ctx: Ctx) -> bool {
-    MAIN_THREAD.store(pthread_self(), Ordering::Relaxed);
-    // The servers write the module's name into a snapshot where one of these is set.
-    let (aux_save, aux_save2) =
-        if server().save_last_fence.get() { (Some(aux_save as _), Some(aux_save_if_any as _)) } else { (None, None) };
-    let mut methods = raw::RedisModuleTypeMethods {
-        version: u64::from(raw::REDISMODULE_TYPE_METHOD_VERSION),
-        rdb_load: Some(rdb_load),
-        rdb_save: Some(rdb_save),
-        aof_rewrite: Some(aof_rewrite),
-        free: Some(free),
-        mem_usage: Some(mem_usage),
-        digest: Some(digest),
-        aux_load: Some(aux_load),
-        // Redis 7.0 knows the first alone; later servers prefer the second, which may write nothing at all.
-        aux_save,
-        aux_save2,
-        aux_save_triggers: raw::REDISMODULE_AUX_BEFORE_RDB as c_int,
-        unlink2: Some(unlinked),
-        // Two live copies of one hold must not be: COPY is refused without these.
-        copy: None,
-        copy2: None,
-        unlink: None,
-        free_effort: None,
-        free_effort2: None,
-        mem_usage2: None,
-        // The index points at the value, so defragmentation must not move it.
-        defrag: None,
-    };
-    // SAFETY: the name ends in NUL and the server copies the methods.
-    let registered = unsafe { api!(RedisModule_CreateDataType)(ctx.0, TYPE_NAME.as_ptr(), ENCODING, &mut methods) };
+/// Notes the type that the server has registered.
+pub(crate) fn set_lock_type(registered: *mut raw::RedisModuleType) {
     LOCK_TYPE.store(registered, Ordering::Relaxed);
-    !registered.is_null()
-}
-
-callback! {
-    fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else fail_the_save();
-    {
-        if let Some(value) = Value::from_raw(value) {
-            Io(io).save_bytes(encoded(&value, &mut [0; ENCODED_MAX]));
-        }
-    }
-}
-
-callback! {
-    fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else fail_the_save();
-    {
-        if let Some(value) = Value::from_raw(value) {
-            Io(io).emit_blob(APPLY, Name(key), encoded(&value, &mut [0; ENCODED_MAX]));
-        }
-    }
-}
-
-/// Ends a child that saves, so that the server keeps the file that it has. In the server itself a save cannot be failed.
-fn fail_the_save() {
-    unsafe extern "C" {
-        safe fn _exit(status: c_int) -> !;
-    }
-    if Ctx(ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_IS_CHILD != 0 {
-        _exit(1);
-    }
-}
-
-fn encoded<'b>(value: &Value, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
-    let server = server();
-    codec::encode(&value.hold(), server.stamp(server.exact_clocks()), Notes::default(), buffer)
-}
-
-callback! {
-    fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void, else ptr::null_mut();
-    {
-        if !is_known(encoding) {
-            warn(&format!("a lock in encoding {encoding} cannot be read: this module reads up to {ENCODING}"));
-            return ptr::null_mut();
-        }
-        let Some(loaded) = Io(io).load_bytes() else { return ptr::null_mut() };
-        let name = Io(io).key_name().map_or(&[][..], Name::bytes);
-        match server().take_in(loaded.bytes(), Arrival { db: Io(io).db(), key: name }) {
-            Ok(value) => value.into_raw(),
-            Err(reason) => {
-                warn(&format!("a lock is refused while loading: {reason}"));
-                ptr::null_mut()
-            }
-        }
-    }
-}
-
-callback! {
-    /// Called on another thread too.
-    fn free(value: *mut c_void) -> (), else ();
-    {
-        if let Some(value) = Value::from_raw(value) {
-            value.leave_keyspace();
-        }
-    }
-}
-
-callback! {
-    fn mem_usage(value: *const c_void) -> usize, else 0;
-    {
-        Value::from_raw(value.cast_mut()).map_or(0, |value| Pool::rounded(value.layout().end))
-    }
-}
-
-callback! {
-    /// What must be equal on a replica: not the deadline, which each server has on its own clock.
-    fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) -> (), else ();
-    {
-        let Some(value) = Value::from_raw(value) else { return };
-        let owner = value.owner();
-        // SAFETY: the digest is that of the running call; pointer and length are of one slice.
-        unsafe {
-            api!(RedisModule_DigestAddLongLong)(digest, value.lease().fence.get() as i64);
-            api!(RedisModule_DigestAddStringBuffer)(digest, owner.as_ptr().cast(), owner.len());
-            api!(RedisModule_DigestEndSequence)(digest);
-        }
-    }
-}
-
-callback! {
-    /// A value left its key: deleted, overwritten, evicted, renamed or moved. Which of them shows a moment later.
-    fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
-    {
-        let Some(value) = Value::from_raw(value.cast_mut()) else { return };
-        // A lock that was released in good order, as most are: its name is not worth two calls into the server.
-        if !value.is_in_wheel() && server().queues.borrow().is_empty() {
-            return;
-        }
-        // SAFETY: the context is that of the running call.
-        let (db, name) = unsafe {
-            (api!(RedisModule_GetDbIdFromOptCtx)(context), api!(RedisModule_GetKeyNameFromOptCtx)(context))
-        };
-        if !name.is_null() {
-            server().unlinked(value, LockName { db, name: Name(name.cast_mut()).bytes() });
-        }
-    }
-}
-
-fn is_known(encoding: c_int) -> bool {
-    (FIRST_ENCODING..=ENCODING).contains(&encoding)
-}
-
-callback! {
-    fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
-    { save_last_fence(Io(io)) }
-}
-
-callback! {
-    /// Writes nothing while no fence was issued, so that such a snapshot loads without the module.
-    fn aux_save_if_any(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
-    {
-        if server().issuer().last() != 0 {
-            save_last_fence(Io(io));
-        }
-    }
-}
-
-/// The last issued fence, and the fields of which there are none yet.
-fn save_last_fence(io: Io) {
-    io.save_number(server().issuer().last());
-    io.save_bytes(&[]);
-}
-
-fn load_last_fence(io: Io, encoding: c_int) -> Option<u64> {
-    let last = io.load_number().filter(|&last| last <= Fence::MAX)?;
-    if encoding != FIRST_ENCODING {
-        codec::read_snapshot_fields(io.load_bytes()?.bytes()).ok()?;
-    }
-    Some(last)
-}
-
-callback! {
-    fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int, else raw::REDISMODULE_ERR as c_int;
-    {
-        match is_known(encoding).then(|| load_last_fence(Io(io), encoding)).flatten() {
-            Some(last) => {
-                server().observe(last);
-                raw::REDISMODULE_OK as c_int
-            }
-            None => {
-                warn("the last issued fence in this snapshot cannot be read");
-                raw::REDISMODULE_ERR as c_int
-            }
-        }
-    }
 }

@@ -1,107 +1,125 @@
-//! The hand-over: a lock that is free goes to the head of its queue, in the same step in which it became free.
+//! The handover: a lock that is free goes to the head of its queue, in the same step in which it became free.
 //!
-//! Not what makes it free. Called by the command that releases and by the reaper.
+//! Not what makes it free. Called by the command that releases and by the timer.
 //! Invariant: nobody is granted a lock while another waits for it longer.
 
+use fence::Fence;
 use fence::cluster::Served;
-use fence::lock::lease::{self, Hold, State};
+use fence::lock::lease::{self, Caller, Hold, State};
 use fence::lock::queue::LockName;
 
-use crate::cluster;
-use crate::counters::Count;
-use crate::ffi::{Ctx, NotPropagated, OwnName};
-use crate::lock::slot::{AHEAD_OF_ALL, Slot, WRONG_TYPE};
-use crate::queue::waiters;
-use crate::server::server;
+use crate::cluster::{self, NOT_SERVED_RETRY_US};
+use crate::counters::{self, Count};
+use crate::ffi::{Ctx, NotPropagated, OwnedStr};
+use crate::lock::slot::{self, AHEAD_OF_ALL, Slot, WRONG_TYPE};
+use crate::queue::waiters::{self, Unanswered, Waiter};
+use crate::replication::Cause;
+use crate::timer::alarm;
+use crate::{clock, server};
 
-/// How often a lock with waiters is looked at in a cluster: its slot may move without a word to the module.
-const CLUSTER_LOOK_US: u64 = 1_000_000;
+/// When a lock is rechecked whose handover could not be propagated.
+const NOT_PROPAGATED_RETRY_US: u64 = 1_000_000;
 
-/// When a lock is looked at again whose hand-over could not be propagated.
-const NOT_PROPAGATED_LOOK_US: u64 = 1_000_000;
-
-/// What a waiter is told whose lock is no longer served here. Clients of a cluster try again and are redirected.
+/// What a waiter gets whose lock is no longer served here. Clients of a cluster try again and are redirected.
 const NOT_SERVED: &str = "TRYAGAIN the lock is not served by this server any more";
 
-/// Looks at a lock that somebody waits for, and hands it over if it is free.
-pub(crate) fn look(ctx: Ctx, lock: LockName) {
-    if server().queues.borrow().waiting(lock) == 0 || !ctx.select_db(lock.db) {
+/// Rechecks the locks whose time for that has come: hands them over if they are free.
+pub(crate) fn recheck_due(ctx: Ctx) {
+    alarm::for_a_slice(|budget| {
+        let Some((db, name)) = waiters::pop_recheck(budget) else { return false };
+        recheck(ctx, LockName { db, name: &name });
+        true
+    });
+}
+
+fn recheck(ctx: Ctx, lock: LockName) {
+    if waiters::waiting(lock) == 0 || !ctx.select_db(lock.db) {
         return;
     }
-    let name = OwnName::new(lock.name);
-    if cluster::served(ctx, name.0) != Served::Here {
+    let name = OwnedStr::new(lock.name);
+    if cluster::served(ctx, name.as_str()) != Served::Here {
         return waiters::refuse_all(lock, NOT_SERVED);
     }
-    match Slot::open(ctx, name.0) {
+    match Slot::open(ctx, name.as_str(), Cause::Other) {
         Err(_) => waiters::refuse_all(lock, WRONG_TYPE),
         Ok(mut slot) => {
             slot.refile_if_moved();
-            settle(&mut slot, lock);
+            settle(&mut slot);
         }
     }
 }
 
-/// Hands the lock to the head of its queue if it is free, and notes when to look again.
-pub(crate) fn settle(slot: &mut Slot, lock: LockName) {
-    let now_us = server().steady_us();
-    slot.note_run_out(now_us);
+/// Hands the lock to the head of its queue if it is free, and notes when to recheck it.
+pub(crate) fn settle(slot: &mut Slot) {
+    let (lock, now_us) = (slot.lock(), clock::steady_us());
+    slot.note_expired(now_us);
     let is_free = slot.lease().is_none_or(|lease| lease.state(now_us) == State::Free);
-    if is_free && serve(slot, lock).is_err() {
-        return server().look_at(lock, now_us + NOT_PROPAGATED_LOOK_US);
+    if is_free && serve(slot).is_err() {
+        return waiters::recheck_at(lock, now_us + NOT_PROPAGATED_RETRY_US);
     }
-    look_again(slot, lock, now_us);
-}
-
-/// Notes when the lock may be free for those who wait.
-pub(crate) fn look_again(slot: &Slot, lock: LockName, now_us: u64) {
-    if server().queues.borrow().is_empty() {
-        return;
-    }
-    let due_us = slot.lease().map_or(now_us, |lease| lease.due_us(now_us));
-    let due_us = if server().in_cluster.get() { due_us.min(now_us + CLUSTER_LOOK_US) } else { due_us };
-    server().look_at(lock, due_us);
+    waiters::recheck_when_free(lock, slot.lease(), now_us);
 }
 
 /// Grants a free lock to the head of its queue; false when there is none, or no fence for it.
-fn serve(slot: &mut Slot, lock: LockName) -> Result<bool, NotPropagated> {
-    let server = server();
-    let clocks = server.clocks();
-    end_late_waits(lock, clocks.steady_us);
-    let head = server.queues.borrow().head(lock).map(|(ticket, waiter)| (ticket, waiter.clone()));
-    let Some((ticket, waiter)) = head else { return Ok(false) };
+fn serve(slot: &mut Slot) -> Result<bool, NotPropagated> {
+    let (lock, clocks) = (slot.lock(), clock::clocks());
+    waiters::expire_heads(lock, clocks.steady_us);
+    let Some((ticket, waiter)) = waiters::head(lock) else { return Ok(false) };
     if !slot.observe_stored() {
         waiters::refuse_all(lock, AHEAD_OF_ALL);
         return Ok(false);
     }
-    let mut issuer = server.issuer();
-    let Ok(lease) = lease::grant(waiter.terms, &mut issuer, server.now(clocks)) else {
+    let mut issuer = server::issuer();
+    let Ok(lease) = lease::grant(waiter.terms, &mut issuer, server::now(clocks)) else {
         waiters::refuse_all(lock, "ERR all fences are issued");
         return Ok(false);
     };
-    slot.grant(&Hold { lease, owner: &waiter.owner }, clocks)?;
-    server.set_issuer(issuer);
-    server.queues.borrow_mut().leave(ticket);
-    slot.bind_if_ephemeral(waiter.client);
-    server.stats.count_for(lock, Count::HandOvers);
-    server.stats.waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
-    waiter.granted(lease.fence);
+    slot.grant(&Hold { lease, owner: &waiter.owner }, issuer, waiter.client, clocks)?;
+    waiters::leave(ticket);
+    counters::count_for(lock, Count::HandOvers);
+    counters::waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
+    waiter.grant(lease.fence);
     Ok(true)
 }
 
-/// Sends those away whose time is over and who would be next: the timer may come late.
-fn end_late_waits(lock: LockName, now_us: u64) {
-    loop {
-        let late = server().queues.borrow_mut().pop_late_head(lock, now_us);
-        let Some(waiter) = late else { return };
-        waiter.timed_out();
+/// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.
+pub(crate) fn pass_on(slot: &mut Slot, now_us: u64) -> Result<(), NotPropagated> {
+    if waiters::waiting(slot.lock()) > 0 && serve(slot)? {
+        waiters::recheck_when_free(slot.lock(), slot.lease(), now_us);
+        return Ok(());
+    }
+    slot.end(now_us)
+}
+
+/// Takes back what was granted to clients that were gone before they got their reply.
+pub(crate) fn undo_grants(ctx: Ctx) {
+    let mut kept = waiters::take_unanswered();
+    kept.retain(|Unanswered { waiter, granted }| granted.is_some_and(|fence| !undo_grant(ctx, waiter, fence)));
+    if !kept.is_empty() {
+        alarm::arm_in(NOT_SERVED_RETRY_US / 1_000);
+        waiters::keep_unanswered(kept);
     }
 }
 
-/// Ends a lease by its holder's wish or because nobody is there to hold it: the head of the queue gets the lock.
-pub(crate) fn pass_on(slot: &mut Slot, lock: LockName, now_us: u64) -> Result<(), NotPropagated> {
-    if server().queues.borrow().waiting(lock) > 0 && serve(slot, lock)? {
-        look_again(slot, lock, now_us);
-        return Ok(());
+/// Takes a grant back; false when that is to be tried again.
+fn undo_grant(ctx: Ctx, waiter: &Waiter, fence: Fence) -> bool {
+    let now_us = clock::steady_us();
+    if !ctx.select_db(waiter.db) {
+        return true;
     }
-    slot.remove(now_us)
+    let name = OwnedStr::new(&waiter.name);
+    if cluster::await_served(ctx, name.as_str(), now_us).is_err() {
+        // The hold stays here until it is undone, or until its slot has left and the server deletes the key.
+        return slot::read(ctx, name.as_str()).ok().flatten().is_none_or(|value| value.fence() != fence);
+    }
+    let Ok(mut slot) = Slot::open(ctx, name.as_str(), Cause::Other) else { return true };
+    let caller = Caller { owner: &waiter.owner, fence: Some(fence) };
+    if lease::release(slot.hold(), caller, now_us).is_err() {
+        return true;
+    }
+    let is_undone = pass_on(&mut slot, now_us).is_ok();
+    if is_undone {
+        counters::count(Count::Undone);
+    }
+    is_undone
 }

@@ -2,5 +2,6 @@
 //!
 //! Not the order of the queue, which is `fence::lock::queue`.
 
-pub mod handover;
-pub mod waiters;
+pub(crate) mod ephemeral;
+pub(crate) mod handover;
+pub(crate) mod waiters;

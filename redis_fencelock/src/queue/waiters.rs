@@ -1,21 +1,114 @@
 //! Clients that wait for a lock: how they are blocked, and the one reply that each gets.
 //!
-//! Not the queue, which is in `fence::lock::queue`, and not the hand-over. The deadlines are our own, on the monotonic clock.
+//! Not the order of the queues, which is `fence::lock::queue`, and not the handover. The deadlines are our own, on the clock
+//! of leases.
 //! Invariant: a waiter is resolved once, and a grant that cannot be delivered is undone.
 
-use std::cell::Cell;
+use std::cell::{Cell, LazyCell, RefCell};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 
 use fence::Fence;
-use fence::lock::lease::{Millis, Request, Terms};
-use fence::lock::queue::{LockName, Ticket};
+use fence::lock::lease::{Lease, Millis, Request, Terms};
+use fence::lock::queue::{LockName, Queues, Ticket};
 use redis_module::raw;
 
-use crate::counters::Count;
-use crate::ffi::{Ctx, INTERNAL_ERROR, Name, api, callback};
-use crate::server::server;
-use crate::timer::reaper;
+use crate::counters::{self, Count};
+use crate::ffi::main_thread::MainThread;
+use crate::ffi::{Ctx, INTERNAL_ERROR, api, callback};
+use crate::timer::alarm;
+use crate::{clock, config, server};
+
+static WAITERS: MainThread<LazyCell<Waiters>> = MainThread::new(LazyCell::new(|| Waiters {
+    queues: RefCell::new(Queues::new(clock::origin_us())),
+    blocked: RefCell::default(),
+    to_unblock: RefCell::default(),
+    on_their_way: Cell::default(),
+    undelivered: RefCell::default(),
+    unanswered: RefCell::default(),
+}));
+
+struct Waiters {
+    queues: RefCell<Queues<Rc<Waiter>>>,
+    /// Every blocked client, by its handle, until the server has released it.
+    blocked: RefCell<HashMap<usize, Rc<Waiter>>>,
+    /// Waiters whose wait is over, to be unblocked when fewer are on their way.
+    to_unblock: RefCell<VecDeque<Rc<Waiter>>>,
+    /// How many were unblocked whose reply the server has not written yet: it writes all of them in one go.
+    on_their_way: Cell<usize>,
+    /// Grants on their way to a client that waited.
+    undelivered: RefCell<BTreeMap<Fence, Rc<Waiter>>>,
+    /// Clients that were gone before their reply, and the grant that was on its way.
+    unanswered: RefCell<Vec<Unanswered>>,
+}
+
+/// A client that was gone before its reply, and the grant that was on its way to it.
+pub(crate) struct Unanswered {
+    pub waiter: Rc<Waiter>,
+    pub granted: Option<Fence>,
+}
+
+/// How often a lock with waiters is rechecked in a cluster: its slot may move without a word to the module.
+const CLUSTER_RECHECK_US: u64 = 1_000_000;
+
+/// How many wait, for whatever lock.
+pub(crate) fn len() -> usize {
+    WAITERS.queues.borrow().len()
+}
+
+pub(crate) fn is_empty() -> bool {
+    len() == 0
+}
+
+/// How many wait for this lock.
+pub(crate) fn waiting(lock: LockName) -> usize {
+    let queues = WAITERS.queues.borrow();
+    if queues.is_empty() { 0 } else { queues.waiting(lock) }
+}
+
+/// Who is served next.
+pub(crate) fn head(lock: LockName) -> Option<(Ticket, Rc<Waiter>)> {
+    WAITERS.queues.borrow().head(lock).map(|(ticket, waiter)| (ticket, waiter.clone()))
+}
+
+/// Takes a waiter out of its queue.
+pub(crate) fn leave(ticket: Ticket) -> Option<Rc<Waiter>> {
+    WAITERS.queues.borrow_mut().leave(ticket)
+}
+
+/// Has a lock rechecked at `due_us`, if somebody waits for it.
+pub(crate) fn recheck_at(lock: LockName, due_us: u64) {
+    if !is_empty() {
+        WAITERS.queues.borrow_mut().recheck_at(lock, due_us);
+        alarm::arm(due_us);
+    }
+}
+
+/// Has a lock rechecked when it may be free for those who wait.
+pub(crate) fn recheck_when_free(lock: LockName, lease: Option<Lease>, now_us: u64) {
+    if is_empty() {
+        return;
+    }
+    let due_us = lease.map_or(now_us, |lease| lease.due_us(now_us));
+    recheck_at(lock, if server::in_cluster() { due_us.min(now_us + CLUSTER_RECHECK_US) } else { due_us });
+}
+
+/// Rechecks every lock that has waiters. Waiters belong to a database number, so SWAPDB changes the key under them.
+pub(crate) fn recheck_all(db: Option<i32>) {
+    WAITERS.queues.borrow_mut().recheck_all(db, clock::steady_us());
+    alarm::arm_now();
+}
+
+/// A lock that is to be rechecked now, as its database and name. `budget` as for `Wheel::pop`.
+pub(crate) fn pop_recheck(budget: &mut usize) -> Option<(i32, Box<[u8]>)> {
+    WAITERS.queues.borrow_mut().pop_recheck(clock::steady_us(), budget)
+}
+
+/// When to call `pop_recheck` next.
+pub(crate) fn next_recheck_us() -> Option<u64> {
+    WAITERS.queues.borrow().next_recheck_us()
+}
 
 /// A blocked client.
 pub(crate) struct Waiter {
@@ -58,19 +151,17 @@ pub(crate) enum NotQueued {
 /// Blocks the client of the running command until `wait` is over or the lock is its own.
 ///
 /// With `retry` the place of an earlier call of the same owner is taken over, and that call gets nothing.
-pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> Result<(), NotQueued> {
+pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis) -> Result<(), NotQueued> {
     if must_not_block(ctx) {
         return Err(NotQueued::MustNotBlock);
     }
-    let server = server();
-    let lock = LockName { db: ctx.selected_db(), name: key.bytes() };
-    let queues = &server.queues;
+    let queues = &WAITERS.queues;
     let replaces = request.retry && queues.borrow().place_of(lock, request.owner).is_some();
-    if !replaces && queues.borrow().waiting(lock) as u64 >= server.max_waiters.get() {
+    if !replaces && queues.borrow().waiting(lock) as u64 >= config::max_waiters() {
         return Err(NotQueued::Full);
     }
     let Some(handle) = block(ctx) else { return Err(NotQueued::MustNotBlock) };
-    let now_us = server.steady_us();
+    let now_us = clock::steady_us();
     let deadline_us = now_us.saturating_add(wait.as_micros());
     let waiter = Rc::new(Waiter {
         handle,
@@ -85,7 +176,7 @@ pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> R
         unblocked: Cell::new(false),
         confirmed: Cell::new(false),
     });
-    server.blocked.borrow_mut().insert(waiter.handle as usize, waiter.clone());
+    WAITERS.blocked.borrow_mut().insert(waiter.handle as usize, waiter.clone());
     let joined = if replaces {
         let taken = queues.borrow_mut().take_over(lock, request.owner, deadline_us, waiter.clone());
         taken.ok().map(|(ticket, before)| {
@@ -99,16 +190,15 @@ pub(crate) fn enqueue(ctx: Ctx, key: Name, request: &Request, wait: Millis) -> R
         Some(ticket) => waiter.ticket.set(Some(ticket)),
         None => waiter.resolve(Outcome::Refused("ERR more clients wait than can be counted")),
     }
-    server.stats.count_for(lock, Count::Waits);
-    reaper::arm(deadline_us);
+    counters::count_for(lock, Count::Waits);
+    alarm::arm(deadline_us);
     Ok(())
 }
 
 /// Ends the wait of an earlier call of `owner`: the acquisition goes on without waiting.
 pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
-    let server = server();
-    let ticket = server.queues.borrow().place_of(lock, owner);
-    let waiter = ticket.and_then(|ticket| server.queues.borrow_mut().leave(ticket));
+    let ticket = WAITERS.queues.borrow().place_of(lock, owner);
+    let waiter = ticket.and_then(|ticket| WAITERS.queues.borrow_mut().leave(ticket));
     if let Some(waiter) = waiter {
         waiter.resolve(Outcome::Nothing);
     }
@@ -116,54 +206,91 @@ pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
 
 /// Ends every wait of `owner` for this lock; false when it had none.
 pub(crate) fn give_up_all_places(lock: LockName, owner: &[u8]) -> bool {
-    let gone = server().queues.borrow_mut().leave_all_of(lock, owner);
+    let gone = WAITERS.queues.borrow_mut().leave_all_of(lock, owner);
     gone.iter().for_each(|waiter| waiter.resolve(Outcome::Nothing));
     !gone.is_empty()
 }
 
 /// Lets a grant stand that a repeated call has got too, even if the client that waited for it is gone.
 pub(crate) fn confirm(fence: Fence) {
-    let server = server();
-    if let Some(waiter) = server.undelivered.borrow_mut().remove(&fence) {
+    if let Some(waiter) = WAITERS.undelivered.borrow_mut().remove(&fence) {
         waiter.confirmed.set(true);
     }
-    for (_, granted) in server.unanswered.borrow_mut().iter_mut().filter(|(_, granted)| *granted == Some(fence)) {
-        *granted = None;
+    for unanswered in WAITERS.unanswered.borrow_mut().iter_mut().filter(|gone| gone.granted == Some(fence)) {
+        unanswered.granted = None;
     }
 }
 
 /// Ends the waits of everybody in the queue of `lock` with an error.
 pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
-    let server = server();
     loop {
-        let head = server.queues.borrow().head(lock).map(|(ticket, _)| ticket);
+        let head = WAITERS.queues.borrow().head(lock).map(|(ticket, _)| ticket);
         let Some(ticket) = head else { return };
-        if let Some(waiter) = server.queues.borrow_mut().leave(ticket) {
+        if let Some(waiter) = WAITERS.queues.borrow_mut().leave(ticket) {
             waiter.resolve(Outcome::Refused(error));
         }
     }
 }
 
-/// Ends every wait with an error: this server may grant nothing any more.
+/// Ends every wait with an error, and forgets the grants on their way: this server may grant nothing any more. The server
+/// has told these clients that it is no primary, and closes them.
 pub(crate) fn refuse_everybody(error: &'static str) {
-    let waiting: Vec<Rc<Waiter>> = server().blocked.borrow().values().cloned().collect();
+    let waiting: Vec<Rc<Waiter>> = WAITERS.blocked.borrow().values().cloned().collect();
     for waiter in waiting {
         if waiter.leave_queue() {
             waiter.resolve(Outcome::Refused(error));
         }
     }
+    WAITERS.undelivered.take();
+    WAITERS.unanswered.take();
+}
+
+/// Ends waits whose time is over; what is left to do is done in the next slice.
+pub(crate) fn expire() {
+    alarm::for_a_slice(|budget| {
+        let expired = WAITERS.queues.borrow_mut().pop_expired(clock::steady_us(), budget);
+        expired.inspect(Waiter::time_out).is_some()
+    });
+    alarm::arm_next(WAITERS.queues.borrow().next_expiry_us());
+}
+
+/// Ends the waits of those who would be served next and whose time is over: the timer may come late.
+pub(crate) fn expire_heads(lock: LockName, now_us: u64) {
+    loop {
+        let late = WAITERS.queues.borrow_mut().pop_late_head(lock, now_us);
+        let Some(waiter) = late else { return };
+        waiter.time_out();
+    }
+}
+
+/// Closes clients whose reply was lost: the server unblocked them between the end of their wait and their reply, and they
+/// would wait for ever. One that is gone already is no matter.
+pub(crate) fn close_unanswered(ctx: Ctx) {
+    let mut unanswered = WAITERS.unanswered.borrow_mut();
+    unanswered.iter().for_each(|gone| ctx.close_client(gone.waiter.client));
+    unanswered.retain(|gone| gone.granted.is_some());
+}
+
+/// Takes the grants that are to be undone, because their client was gone.
+pub(crate) fn take_unanswered() -> Vec<Unanswered> {
+    WAITERS.unanswered.take()
+}
+
+/// Puts those back that are to be tried again.
+pub(crate) fn keep_unanswered(kept: Vec<Unanswered>) {
+    WAITERS.unanswered.borrow_mut().extend(kept);
 }
 
 impl Waiter {
     /// Tells the client that it has the lock.
-    pub fn granted(self: &Rc<Self>, fence: Fence) {
-        server().undelivered.borrow_mut().insert(fence, self.clone());
+    pub fn grant(self: &Rc<Self>, fence: Fence) {
+        WAITERS.undelivered.borrow_mut().insert(fence, self.clone());
         self.resolve(Outcome::Granted(fence));
     }
 
     /// Tells the client that its wait is over.
-    pub fn timed_out(self: &Rc<Self>) {
-        server().stats.count_for(LockName { db: self.db, name: &self.name }, Count::WaitTimeouts);
+    pub fn time_out(self: &Rc<Self>) {
+        counters::count_for(LockName { db: self.db, name: &self.name }, Count::WaitTimeouts);
         self.resolve(Outcome::Nothing);
     }
 
@@ -174,11 +301,11 @@ impl Waiter {
         }
         self.ticket.set(None);
         let is_grant = matches!(outcome, Outcome::Granted(_));
-        if is_grant || server().on_their_way.get() < AT_ONCE {
+        if is_grant || WAITERS.on_their_way.get() < AT_ONCE {
             self.unblock();
         } else {
-            server().to_unblock.borrow_mut().push_back(self.clone());
-            reaper::arm_now();
+            WAITERS.to_unblock.borrow_mut().push_back(self.clone());
+            alarm::arm_now();
         }
     }
 
@@ -187,10 +314,9 @@ impl Waiter {
         if self.unblocked.replace(true) {
             return;
         }
-        let server = server();
-        let waiter = server.blocked.borrow().get(&(self.handle as usize)).cloned();
+        let waiter = WAITERS.blocked.borrow().get(&(self.handle as usize)).cloned();
         let data = waiter.map_or(std::ptr::null(), |waiter| {
-            server.on_their_way.set(server.on_their_way.get() + 1);
+            WAITERS.on_their_way.set(WAITERS.on_their_way.get() + 1);
             Rc::into_raw(waiter)
         });
         // SAFETY: the handle is of a client blocked by `block` and not unblocked yet; the data is freed by `on_waiter_free`.
@@ -198,13 +324,13 @@ impl Waiter {
     }
 
     fn leave_queue(&self) -> bool {
-        self.ticket.take().is_some_and(|ticket| server().queues.borrow_mut().leave(ticket).is_some())
+        self.ticket.take().is_some_and(|ticket| WAITERS.queues.borrow_mut().leave(ticket).is_some())
     }
 
     fn reply(&self, ctx: Ctx) -> c_int {
         match self.outcome.replace(Outcome::Over) {
             Outcome::Granted(fence) => {
-                server().undelivered.borrow_mut().remove(&fence);
+                WAITERS.undelivered.borrow_mut().remove(&fence);
                 ctx.reply_integer(fence.get() as i64)
             }
             Outcome::Refused(error) => ctx.reply_error(error),
@@ -225,13 +351,12 @@ const AT_ONCE: usize = 250;
 
 /// Unblocks more of those whose wait is over.
 pub(crate) fn unblock_some() {
-    let server = server();
-    while server.on_their_way.get() < AT_ONCE {
-        let Some(waiter) = server.to_unblock.borrow_mut().pop_front() else { return };
+    while WAITERS.on_their_way.get() < AT_ONCE {
+        let Some(waiter) = WAITERS.to_unblock.borrow_mut().pop_front() else { return };
         waiter.unblock();
     }
-    if !server.to_unblock.borrow().is_empty() {
-        reaper::arm_now();
+    if !WAITERS.to_unblock.borrow().is_empty() {
+        alarm::arm_now();
     }
 }
 
@@ -250,7 +375,7 @@ fn block(ctx: Ctx) -> Option<*mut raw::RedisModuleBlockedClient> {
 }
 
 fn find(handle: *mut raw::RedisModuleBlockedClient) -> Option<Rc<Waiter>> {
-    server().blocked.borrow().get(&(handle as usize)).cloned()
+    WAITERS.blocked.borrow().get(&(handle as usize)).cloned()
 }
 
 callback! {
@@ -301,12 +426,12 @@ callback! {
             Outcome::Nothing | Outcome::Refused(_) if !waiter.unblocked.get() => return waiter.unblock(),
             Outcome::Nothing | Outcome::Refused(_) => None,
             Outcome::Granted(fence) => {
-                server().undelivered.borrow_mut().remove(&fence);
+                WAITERS.undelivered.borrow_mut().remove(&fence);
                 (!waiter.confirmed.get()).then_some(fence)
             }
         };
-        server().unanswered.borrow_mut().push((waiter, granted));
-        reaper::arm_now();
+        WAITERS.unanswered.borrow_mut().push(Unanswered { waiter, granted });
+        alarm::arm_now();
     }
 }
 
@@ -316,8 +441,8 @@ callback! {
         if !data.is_null() {
             // SAFETY: the data is what `unblock` made of an Rc, and the server passes it here once.
             let waiter = unsafe { Rc::from_raw(data.cast::<Waiter>().cast_const()) };
-            server().blocked.borrow_mut().remove(&(waiter.handle as usize));
-            server().on_their_way.set(server().on_their_way.get().saturating_sub(1));
+            WAITERS.blocked.borrow_mut().remove(&(waiter.handle as usize));
+            WAITERS.on_their_way.set(WAITERS.on_their_way.get().saturating_sub(1));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What happens by time: the end of leases, and the walk over the keyspace that finds leases which arrived unseen.
+//! What happens by time: when the timer goes off, what ends then, and the walks that find locks which arrived unseen.
 
-pub mod reaper;
-pub mod scan;
+pub(crate) mod alarm;
+pub(crate) mod expiry;
+pub(crate) mod scan;

@@ -3,14 +3,20 @@
 //! No rule and no state of its own. Functions newer than Redis 7.0 are looked up, never assumed.
 //! Invariant: no panic crosses into the server. Every callback is made by [`callback!`], which catches it.
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_longlong, c_void};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use fence::cluster::Served;
 use redis_module::raw;
 
-use crate::lock::value::{self, Value};
+use self::main_thread::MainThread;
+
+#[cfg(feature = "drill")]
+pub(crate) mod drill;
+pub(crate) mod main_thread;
 
 /// A function of the module API, or a panic that names the one that the server lacks. For use in an unsafe block: reading
 /// the pointer is sound, because the server fills it while the module loads and never changes it.
@@ -45,7 +51,7 @@ pub(crate) fn missing(name: &'static str) -> ! {
 pub(crate) fn guarded<R>(name: &'static str, body: impl FnOnce() -> R, fallback: impl FnOnce() -> R) -> R {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         #[cfg(feature = "drill")]
-        crate::drill::maybe_panic(name);
+        drill::panic_if_target(name);
         body()
     }));
     outcome.unwrap_or_else(|_| {
@@ -74,14 +80,22 @@ pub(crate) const INTERNAL_ERROR: &str = "ERR internal error, see the log of the 
 #[derive(Clone, Copy)]
 pub(crate) struct Ctx(pub *mut raw::RedisModuleCtx);
 
-/// A string of the server, such as the name of a key, owned by whoever made it.
+/// A context for timers, good for the life of the process.
+static DETACHED: MainThread<Cell<Ctx>> = MainThread::new(Cell::new(Ctx::none()));
+
+/// A string of the server, such as the name of a key, that somebody else keeps alive for `'a`.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Name(pub *mut raw::RedisModuleString);
+pub(crate) struct Str<'a>(*mut raw::RedisModuleString, PhantomData<&'a [u8]>);
 
-impl Name {
-    /// The bytes. The caller keeps the string alive, as the server does for the arguments of a command.
-    pub fn bytes<'a>(self) -> &'a [u8] {
+impl<'a> Str<'a> {
+    /// # Safety
+    /// The string is alive for `'a`.
+    pub unsafe fn from_raw(string: *mut raw::RedisModuleString) -> Str<'a> {
+        Str(string, PhantomData)
+    }
+
+    pub fn bytes(self) -> &'a [u8] {
         let mut length = 0;
         // SAFETY: the string is alive, and the server returns a pointer to `length` bytes of it.
         unsafe {
@@ -91,24 +105,44 @@ impl Name {
     }
 }
 
-/// A name made by us, freed when dropped.
-pub(crate) struct OwnName(pub Name);
+/// A string made by us, freed when dropped.
+pub(crate) struct OwnedStr(*mut raw::RedisModuleString);
 
-impl OwnName {
-    pub fn new(bytes: &[u8]) -> OwnName {
+impl OwnedStr {
+    pub fn new(bytes: &[u8]) -> OwnedStr {
         // SAFETY: the bytes are copied; without a context the string is ours to free.
-        OwnName(Name(unsafe { api!(RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) }))
+        OwnedStr(unsafe { api!(RedisModule_CreateString)(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) })
+    }
+
+    pub fn as_str(&self) -> Str<'_> {
+        Str(self.0, PhantomData)
     }
 }
 
-impl Drop for OwnName {
+impl Drop for OwnedStr {
     fn drop(&mut self) {
-        // SAFETY: made by `new` without a context and freed once.
-        unsafe { api!(RedisModule_FreeString)(ptr::null_mut(), self.0.0) }
+        // SAFETY: made without a context and freed once.
+        unsafe { api!(RedisModule_FreeString)(ptr::null_mut(), self.0) }
     }
 }
 
 impl Ctx {
+    /// No context: for calls that need none.
+    pub const fn none() -> Ctx {
+        Ctx(ptr::null_mut())
+    }
+
+    /// A context for timers, good for the life of the process; none before `make_detached`.
+    pub fn detached() -> Ctx {
+        DETACHED.get()
+    }
+
+    /// Makes the context for timers.
+    pub fn make_detached(self) {
+        // SAFETY: the context is that of the load; the one that it makes lives as long as the process.
+        DETACHED.set(Ctx(unsafe { api!(RedisModule_GetDetachedThreadSafeContext)(self.0) }));
+    }
+
     /// The flags of the context, `REDISMODULE_CTX_FLAGS_*`.
     pub fn flags(self) -> u32 {
         // SAFETY: a null context is allowed too.
@@ -127,14 +161,14 @@ impl Ctx {
     }
 
     /// Opens a key for reading and writing. Nothing is signalled or created by that alone.
-    pub fn open(self, name: Name) -> Key {
+    pub fn open(self, name: Str) -> Key {
         let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
         // SAFETY: context and name are alive; the key is closed when dropped.
         Key(unsafe { api!(RedisModule_OpenKey)(self.0, name.0, mode) })
     }
 
     /// Opens a key for reading; `None` when there is none.
-    pub fn open_for_reading(self, name: Name) -> Option<Key> {
+    pub fn open_for_reading(self, name: Str) -> Option<Key> {
         // SAFETY: context and name are alive; the key is closed when dropped.
         let key = unsafe { api!(RedisModule_OpenKey)(self.0, name.0, raw::REDISMODULE_READ as c_int) };
         (!key.is_null()).then(|| Key(key))
@@ -162,7 +196,7 @@ impl Ctx {
 
     /// Publishes a keyspace event of the module's class, if the server is to publish any: an event that nobody gets costs
     /// as much as a reading of the clock.
-    pub fn notify(self, event: &CStr, name: Name) {
+    pub fn notify(self, event: &CStr, name: Str) {
         const CLASS: c_int = raw::REDISMODULE_NOTIFY_MODULE as c_int;
         // SAFETY: the event ends in NUL; context and name are alive.
         unsafe {
@@ -173,14 +207,14 @@ impl Ctx {
     }
 
     /// Publishes the event that the server's own HSET does.
-    pub fn notify_hset(self, name: Name) {
+    pub fn notify_hset(self, name: Str) {
         const CLASS: c_int = raw::REDISMODULE_NOTIFY_HASH as c_int;
         // SAFETY: the event ends in NUL; context and name are alive.
         unsafe { api!(RedisModule_NotifyKeyspaceEvent)(self.0, CLASS, c"hset".as_ptr(), name.0) };
     }
 
     /// The field of a hash.
-    pub fn hash_field(self, name: Name, field: &CStr) -> Hash {
+    pub fn hash_field(self, name: Str, field: &CStr) -> Hash {
         let Some(key) = self.open_for_reading(name) else { return Hash::NoField };
         let mut found: *mut raw::RedisModuleString = ptr::null_mut();
         let flags = raw::REDISMODULE_HASH_CFIELDS as c_int;
@@ -195,7 +229,7 @@ impl Ctx {
             let place: *mut *mut raw::RedisModuleString = &mut found;
             api!(RedisModule_HashGet)(key.0, flags, field.as_ptr(), place, end);
         }
-        if found.is_null() { Hash::NoField } else { Hash::Field(OwnName(Name(found))) }
+        if found.is_null() { Hash::NoField } else { Hash::Field(OwnedStr(found)) }
     }
 
     /// The value of a setting of the server.
@@ -209,13 +243,13 @@ impl Ctx {
     }
 
     /// Tells clients that watch the key.
-    pub fn signal_modified(self, name: Name) {
+    pub fn signal_modified(self, name: Str) {
         // SAFETY: context and name are alive.
         unsafe { api!(RedisModule_SignalModifiedKey)(self.0, name.0) };
     }
 
     /// Sends `command name blob` to the replicas and the append-only file.
-    pub fn replicate_blob(self, command: &CStr, name: Name, blob: &[u8]) -> Result<(), NotPropagated> {
+    pub fn replicate_blob(self, command: &CStr, name: Str, blob: &[u8]) -> Result<(), NotPropagated> {
         let format = c"sb".as_ptr();
         // SAFETY: the format asks for a string and for bytes with their length, which follow.
         propagated(command, || unsafe {
@@ -224,7 +258,7 @@ impl Ctx {
     }
 
     /// Sends `command name number word` to the replicas and the append-only file.
-    pub fn replicate_end(self, command: &CStr, name: Name, number: u64, word: &str) -> Result<(), NotPropagated> {
+    pub fn replicate_end(self, command: &CStr, name: Str, number: u64, word: &str) -> Result<(), NotPropagated> {
         let format = c"slb".as_ptr();
         let number = number as c_longlong;
         // SAFETY: the format asks for a string, a long long, and bytes with their length, which follow.
@@ -252,12 +286,18 @@ impl Ctx {
     }
 
     /// Sends `command name words...` to the replicas and the append-only file.
-    pub fn replicate_words(self, command: &CStr, name: Name, words: &[Name]) -> Result<(), NotPropagated> {
+    pub fn replicate_strings(self, command: &CStr, name: Str, words: &[Str]) -> Result<(), NotPropagated> {
         let format = c"sv".as_ptr();
         // SAFETY: the format asks for a string and for an array of strings with its length, which follow.
         propagated(command, || unsafe {
             api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, words.as_ptr(), words.len())
         })
+    }
+
+    /// Whether a write may be propagated now. In a fail-over or a pause it would end the server.
+    pub fn may_replicate() -> bool {
+        // SAFETY: takes no argument.
+        unsafe { api!(RedisModule_AvoidReplicaTraffic)() == 0 }
     }
 
     /// Sends the running command on as it came, and counts one change for the next snapshot.
@@ -268,7 +308,7 @@ impl Ctx {
 
     /// Asks the server whether it serves the key, by a command that changes nothing and that a cluster redirects or refuses
     /// like any other.
-    pub fn probe(self, command: &CStr, name: Name) -> Served {
+    pub fn probe(self, command: &CStr, name: Str) -> Served {
         // SAFETY: the format asks for one string, which follows.
         let reply = CallReply::of(unsafe { api!(RedisModule_Call)(self.0, command.as_ptr(), c"s".as_ptr(), name.0) });
         // What the system says last is what the call has said: nothing else was called since.
@@ -341,7 +381,7 @@ pub(crate) struct NotPropagated;
 
 fn propagated(command: &CStr, propagate: impl FnOnce() -> c_int) -> Result<(), NotPropagated> {
     #[cfg(feature = "drill")]
-    let propagate = || if crate::drill::is_target("propagate") { raw::REDISMODULE_ERR as c_int } else { propagate() };
+    let propagate = || if drill::take_target("propagate") { raw::REDISMODULE_ERR as c_int } else { propagate() };
     if propagate() == raw::REDISMODULE_OK as c_int {
         return Ok(());
     }
@@ -401,7 +441,7 @@ impl Drop for ServerInfo {
 pub(crate) enum Hash {
     WrongType,
     NoField,
-    Field(OwnName),
+    Field(OwnedStr),
 }
 
 /// The reply of a call of our own, freed when dropped.
@@ -442,10 +482,11 @@ impl Drop for CallReply {
 /// What the server calls when a timer is due.
 pub(crate) type TimerProc = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
 
-/// What an open key holds.
+/// What an open key holds, seen from a type of the module.
 pub(crate) enum Content {
     Nothing,
-    Lock(Value),
+    /// A value of that type.
+    Ours(NonNull<c_void>),
     Other,
 }
 
@@ -453,11 +494,13 @@ pub(crate) enum Content {
 pub(crate) struct Key(*mut raw::RedisModuleKey);
 
 impl Key {
-    pub fn content(&self) -> Content {
-        // SAFETY: the key is open (a null one counts as empty). The value is of our type when the type says so.
+    /// What the key holds; a value of another type than `ours` is another's.
+    pub fn content(&self, ours: *mut raw::RedisModuleType) -> Content {
+        // SAFETY: the key is open; a null one counts as empty.
         unsafe {
-            if api!(RedisModule_ModuleTypeGetType)(self.0) == value::lock_type() {
-                Value::from_raw(api!(RedisModule_ModuleTypeGetValue)(self.0)).map_or(Content::Other, Content::Lock)
+            if api!(RedisModule_ModuleTypeGetType)(self.0) == ours {
+                let value = NonNull::new(api!(RedisModule_ModuleTypeGetValue)(self.0));
+                value.map_or(Content::Other, Content::Ours)
             } else if api!(RedisModule_KeyType)(self.0) == raw::REDISMODULE_KEYTYPE_EMPTY as c_int {
                 Content::Nothing
             } else {
@@ -466,20 +509,23 @@ impl Key {
         }
     }
 
-    /// Stores `value`, which the keyspace owns from now on, in place of anything that is there.
-    pub fn set(&self, value: Value) {
-        // SAFETY: the key is open for writing and the value is of our type.
-        unsafe { api!(RedisModule_ModuleTypeSetValue)(self.0, value::lock_type(), value.into_raw()) };
+    /// Stores a value, which the keyspace owns from now on, in place of anything that is there.
+    ///
+    /// # Safety
+    /// The key is open for writing and the value is of type `ours`.
+    pub unsafe fn set(&self, ours: *mut raw::RedisModuleType, value: NonNull<c_void>) {
+        // SAFETY: as promised.
+        unsafe { api!(RedisModule_ModuleTypeSetValue)(self.0, ours, value.as_ptr()) };
     }
 
-    /// Stores `value` in place of the lock that is there, which is given back and not freed.
-    pub fn replace(&self, value: Value) -> Option<Value> {
+    /// Stores a value in place of the one of the same type that is there, which is not freed.
+    ///
+    /// # Safety
+    /// The key is open for writing, and both values are of type `ours`.
+    pub unsafe fn replace(&self, ours: *mut raw::RedisModuleType, value: NonNull<c_void>) {
         let mut old = ptr::null_mut();
-        // SAFETY: the key is open for writing, holds a value of our type, and the new one is of our type too.
-        unsafe {
-            api!(RedisModule_ModuleTypeReplaceValue)(self.0, value::lock_type(), value.into_raw(), &mut old);
-        }
-        Value::from_raw(old)
+        // SAFETY: as promised.
+        unsafe { api!(RedisModule_ModuleTypeReplaceValue)(self.0, ours, value.as_ptr(), &mut old) };
     }
 
     /// Deletes the key.
@@ -489,7 +535,7 @@ impl Key {
     }
 
     /// Sets one field of a hash, or of a key that holds nothing.
-    pub fn set_field(&self, field: Name, value: Name) {
+    pub fn set_field(&self, field: Str, value: Str) {
         let (flags, end) = (raw::REDISMODULE_HASH_COUNT_ALL as c_int, ptr::null::<c_char>());
         // SAFETY: the key is open for writing; the list of fields and values ends in a null pointer.
         let set = unsafe { api!(RedisModule_HashSet)(self.0, flags, field.0, value.0, end) };
@@ -622,17 +668,17 @@ impl Io {
     }
 
     /// Writes `command key blob` into an append-only file that is being rewritten.
-    pub fn emit_blob(self, command: &CStr, key: Name, blob: &[u8]) {
+    pub fn emit_blob(self, command: &CStr, key: Str, blob: &[u8]) {
         let format = c"sb".as_ptr();
         // SAFETY: the format asks for a string and for bytes with their length, which follow.
         unsafe { api!(RedisModule_EmitAOF)(self.0, command.as_ptr(), format, key.0, blob.as_ptr(), blob.len()) }
     }
 
     /// The name of the key that is loaded; `None` where the server does not know it.
-    pub fn key_name(self) -> Option<Name> {
+    pub fn key_name<'a>(self) -> Option<Str<'a>> {
         // SAFETY: the stream is that of the running call.
         let name = unsafe { api!(RedisModule_GetKeyNameFromIO)(self.0) };
-        (!name.is_null()).then_some(Name(name.cast_mut()))
+        (!name.is_null()).then_some(Str(name.cast_mut(), PhantomData))
     }
 
     pub fn db(self) -> i32 {

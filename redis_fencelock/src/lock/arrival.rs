@@ -1,0 +1,109 @@
+//! Locks that arrive as records: from the primary, from a file, or from a dump that somebody restores.
+//!
+//! Not the stream's commands and not the type's callbacks: they call this one way in.
+//! Invariant: a fence that is far ahead of the clock comes in by no dump.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use fence::Brought;
+use fence::lock::codec::{self, Record, Route};
+use fence::lock::lease::Hold;
+use fence::lock::queue::LockName;
+
+use std::cell::Cell;
+
+use crate::ffi::main_thread::MainThread;
+use crate::ffi::{Ctx, OwnedStr};
+use crate::lock::index::index;
+use crate::lock::value::Value;
+use crate::timer::alarm;
+use crate::{clock, cluster, server};
+
+static ARRIVALS: MainThread<Arrivals> =
+    MainThread::new(Arrivals { from_primary: Cell::new(false), restored: RefCell::new(VecDeque::new()) });
+
+struct Arrivals {
+    /// What is loaded comes from the primary, just now.
+    from_primary: Cell<bool>,
+    /// Locks that were restored here, whose own record is to be propagated.
+    restored: RefCell<VecDeque<Restored>>,
+}
+
+/// A lock that was restored: its database and name.
+pub(crate) struct Restored {
+    pub db: i32,
+    pub name: Box<[u8]>,
+}
+
+/// Notes where what is loaded from now on comes from: a snapshot from the primary was made just now, whatever the two wall
+/// clocks say; a file may be old.
+pub(crate) fn set_from_primary(from_primary: bool) {
+    ARRIVALS.from_primary.set(from_primary);
+}
+
+/// Makes the value of a record that the keyspace is about to store under `lock`, and indexes it.
+pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
+    let record = codec::decode(record).map_err(|corrupt| format!("{corrupt:?}"))?;
+    if server::is_loading() {
+        let route = if ARRIVALS.from_primary.get() { Route::Stream } else { Route::File };
+        return Ok(apply(&record, route, lock));
+    }
+    if !server::is_primary() {
+        // Whoever comes from the link was judged by its primary, whose own record follows. Anybody else is a client of a
+        // replica that lets clients write, and must not raise the fences of a primary to be.
+        return Ok(place(&record, Route::Travel, lock));
+    }
+    let fence = record.fence();
+    // A server that counts without the clock must not be lifted to its height by one dump.
+    let wall_us = server::now(clock::clocks()).wall_us;
+    if !server::accepts(fence, Brought::ByRestore, wall_us) && !is_imported(lock) {
+        return Err(format!("fence {fence} is more than a day ahead of the clock"));
+    }
+    put_back(Restored { db: lock.db, name: lock.name.into() });
+    alarm::arm_now();
+    Ok(apply(&record, Route::Travel, lock))
+}
+
+/// Whether a key that is restored comes from the server that still serves its slot, and is not a user's: a user is sent
+/// there.
+fn is_imported(lock: LockName) -> bool {
+    let ctx = Ctx::detached();
+    server::in_cluster() && ctx.select_db(lock.db) && cluster::is_elsewhere(ctx, OwnedStr::new(lock.name).as_str())
+}
+
+/// Makes the value of a record that came by `route`, and indexes it.
+pub(crate) fn apply(record: &Record, route: Route, lock: LockName) -> Value {
+    server::observe(record.fence().get());
+    place(record, route, lock)
+}
+
+fn place(record: &Record, route: Route, lock: LockName) -> Value {
+    let lease = clock::lease_of(record, route, server::is_primary());
+    add(&Hold { lease, owner: record.owner }, lock)
+}
+
+/// Makes a value for the keyspace and indexes it.
+pub(crate) fn add(hold: &Hold, lock: LockName) -> Value {
+    // By its deadline even when that has passed: then it is checked at once.
+    let value = index().borrow_mut().add(hold, lock.db, lock.name);
+    if server::is_primary() {
+        alarm::arm(hold.lease.deadline_us);
+    }
+    value
+}
+
+/// The next restored lock whose own record is to be propagated: what was restored was written elsewhere, by another wall
+/// clock, and replicas and files get no other.
+pub(crate) fn pop_restored() -> Option<Restored> {
+    ARRIVALS.restored.borrow_mut().pop_front()
+}
+
+/// Has a restored lock propagated later.
+pub(crate) fn put_back(restored: Restored) {
+    ARRIVALS.restored.borrow_mut().push_back(restored);
+}
+
+pub(crate) fn has_restored() -> bool {
+    !ARRIVALS.restored.borrow().is_empty()
+}
