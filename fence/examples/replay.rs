@@ -28,9 +28,6 @@ use fence::{Brought, Fence, FenceLimits, Issuer};
 const STEP_US: u64 = 4_000;
 /// Where the clock of leases stands at first.
 const ORIGIN_US: u64 = 1_000_000_000;
-const DAY_US: u64 = 24 * 3_600 * 1_000_000;
-/// How far ahead of the clock a fence of a hash may be in Redis, and one of a row or a guard in PostgreSQL.
-const ROW_AHEAD_US: u64 = 2 * DAY_US;
 const MAX_TTL: lease::Millis = lease::Millis(24 * 3_600 * 1_000);
 
 type Bytes = Vec<u8>;
@@ -245,7 +242,8 @@ impl World {
             [b"FENCELOCK.RAISE", fence] => {
                 let fence = args::fence(fence).map_err(bad)?;
                 if !self.issuer.accepts(fence, Brought::ByRaise, self.unix_us()) {
-                    return Err(format!("ERR fence {fence} is more than an hour ahead of the clock"));
+                    let ahead = Brought::ByRaise.ahead_in_words();
+                    return Err(format!("ERR fence {fence} is more than {ahead} ahead of the clock"));
                 }
                 self.issuer.observe(fence.get());
                 Ok(self.issuer.last().to_string())
@@ -385,13 +383,14 @@ impl World {
     }
 
     fn accepted(&self, number: i64) -> Option<Fence> {
-        FenceLimits { max: Fence::MAX, max_ahead_us: ROW_AHEAD_US }.accept(number, self.unix_us()).ok()
+        FenceLimits { max: Fence::MAX, max_ahead_us: Brought::ByClaim.ahead_us() }.accept(number, self.unix_us()).ok()
     }
 
     fn hash_fence(&self, word: &[u8]) -> Result<Fence, String> {
         let fence = args::fence(word).map_err(|bad| format!("ERR {bad}"))?;
         let accepted = self.issuer.accepts(fence, Brought::ByClaim, self.unix_us()).then_some(fence);
-        accepted.ok_or_else(|| format!("ERR fence {fence} is more than two days ahead of the clock"))
+        let ahead = Brought::ByClaim.ahead_in_words();
+        accepted.ok_or_else(|| format!("ERR fence {fence} is more than {ahead} ahead of the clock"))
     }
 
     fn stamp(&self, resource: &[u8]) -> Result<Option<i64>, String> {

@@ -37,7 +37,7 @@ impl fmt::Display for Fence {
     }
 }
 
-/// What a resource accepts as a fence from outside, so that one wrong call cannot shut every later holder out.
+/// What a resource accepts as a fence from outside, so that one wrong call cannot lock out every later holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FenceLimits {
     /// The largest accepted number; at most [`Fence::MAX`].
@@ -53,12 +53,12 @@ pub enum FenceRefused {
     NotPositive,
     /// Above the largest accepted number, which is given.
     AboveMax(u64),
-    /// Further ahead of the clock than is accepted; the largest acceptable number now is given.
+    /// Further ahead of the clock than is accepted; the largest number accepted now is given.
     AheadOfClock(u64),
 }
 
 impl FenceLimits {
-    /// Takes `number` as a fence when it is within the limits at the unix time `now_us` (microseconds).
+    /// Accepts `number` as a fence when it is within the limits at the unix time `now_us` (microseconds).
     pub fn accept(self, number: i64, now_us: u64) -> Result<Fence, FenceRefused> {
         let number = u64::try_from(number).map_err(|_| FenceRefused::NotPositive)?;
         let max = self.max.min(Fence::MAX);
@@ -86,27 +86,40 @@ const fn follows_clock(number: i64) -> bool {
     number >= CLOCK_FENCES_FROM as i64 && number <= Fence::MAX as i64
 }
 
-/// How a client brings a fence that this server may not know. Each may be further past the clock than the one before, so
-/// that what one has let in the next does not refuse. One wrong call must not use the numbers of years up.
+/// How a client brings a fence that this server may not know. One wrong call must not use up the numbers of years, so
+/// each way has a limit past the clock. Each is wider than the one before, so that what one has admitted the next does not
+/// refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Brought {
-    /// RAISE: an hour, the skew of badly kept clocks.
+    /// RAISE.
     ByRaise,
-    /// A dump that is restored: a day.
+    /// RESTORE, of a dump that another server made.
     ByRestore,
-    /// A fence that claims a resource, or writes to it: two days.
+    /// A claim of a resource, or a write to it: in Redis, and in PostgreSQL unless its setting says otherwise.
     ByClaim,
 }
 
 impl Brought {
+    /// The table of limits, in hours and in words.
+    const fn limit(self) -> (u64, &'static str) {
+        match self {
+            // The skew of badly kept clocks.
+            Brought::ByRaise => (1, "an hour"),
+            // What RAISE admitted elsewhere, at a host that takes its local time for UTC.
+            Brought::ByRestore => (24, "a day"),
+            // What RESTORE admitted, at a resource whose clock is off by as much again.
+            Brought::ByClaim => (48, "two days"),
+        }
+    }
+
     /// How far past the clock the fence may be, in microseconds.
     pub const fn ahead_us(self) -> u64 {
-        const HOUR_US: u64 = 3_600 * 1_000_000;
-        match self {
-            Brought::ByRaise => HOUR_US,
-            Brought::ByRestore => 24 * HOUR_US,
-            Brought::ByClaim => 48 * HOUR_US,
-        }
+        self.limit().0 * 3_600_000_000
+    }
+
+    /// The same in words, for errors.
+    pub const fn ahead_in_words(self) -> &'static str {
+        self.limit().1
     }
 }
 
@@ -137,15 +150,20 @@ impl Issuer {
         Some(fence)
     }
 
-    /// Whether this server takes `fence` on a client's word, at the unix time `wall_us`: it was issued or observed here,
-    /// whatever the clock says now, or is not too far past the clock.
-    pub const fn accepts(self, fence: Fence, brought: Brought, wall_us: u64) -> bool {
-        fence.get() <= self.last || fence.get() <= wall_us.saturating_add(brought.ahead_us())
+    /// The largest fence that this server accepts from a client at the unix time `wall_us`: one that was issued or observed
+    /// here, whatever the clock says now, or one that is not too far past the clock.
+    pub fn largest_accepted(self, brought: Brought, wall_us: u64) -> u64 {
+        self.last.max(wall_us.saturating_add(brought.ahead_us()))
     }
 
-    /// Takes note of the fence of a stored hold that is about to be changed: what replaces it must be larger. False, and
-    /// nothing noted, when it is further ahead than any server lets in: it was restored where nobody judged it. That one
-    /// lock can only be deleted then.
+    /// Whether this server accepts `fence` from a client.
+    pub fn accepts(self, fence: Fence, brought: Brought, wall_us: u64) -> bool {
+        fence.get() <= self.largest_accepted(brought, wall_us)
+    }
+
+    /// Notes the fence of a stored hold that is about to be changed: what replaces it must be larger. False, and nothing
+    /// noted, when it is further ahead than any server admits: it was restored where nobody judged it. Such a lock can
+    /// only be deleted.
     pub fn observe_stored(&mut self, fence: Fence, wall_us: u64) -> bool {
         let accepted = self.accepts(fence, Brought::ByRestore, wall_us);
         if accepted {
@@ -154,12 +172,12 @@ impl Issuer {
         accepted
     }
 
-    /// Leaves [`SKIPPED`] numbers out: a server that counts without the clock and may have lost grants goes on above them.
+    /// Leaves out [`SKIPPED`] numbers: a server that counts without the clock and may have lost grants goes on above them.
     pub fn skip(&mut self) {
         self.observe(self.last.saturating_add(SKIPPED));
     }
 
-    /// Takes note of a fence issued elsewhere: none at or below it is issued from now on.
+    /// Notes a fence issued elsewhere: none at or below it is issued from now on.
     pub fn observe(&mut self, number: u64) {
         self.last = self.last.max(number.min(Fence::MAX));
     }
@@ -170,11 +188,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_and_numbers_above_2_to_the_53_are_no_fences() {
+    fn zero_and_numbers_above_2_to_the_53_are_not_fences() {
         assert_eq!(Fence::new(0), None);
         assert_eq!(Fence::new(1).map(Fence::get), Some(1));
         assert_eq!(Fence::new(Fence::MAX).map(Fence::get), Some(9_007_199_254_740_991));
         assert_eq!(Fence::new(Fence::MAX + 1), None);
+        assert_eq!(Fence::new(41).unwrap().to_string(), "41");
     }
 
     #[test]
@@ -210,9 +229,10 @@ mod tests {
     }
 
     #[test]
-    fn a_clients_word_moves_the_fences_not_far_past_the_clock_and_each_tier_lets_in_what_the_one_before_has() {
+    fn a_client_moves_the_fences_not_far_past_the_clock_and_each_way_admits_what_the_one_before_has() {
         let tiers = [Brought::ByRaise, Brought::ByRestore, Brought::ByClaim];
-        assert!(tiers.map(Brought::ahead_us).is_sorted_by(|one, next| one < next));
+        assert_eq!(tiers.map(|tier| tier.ahead_us() / 1_000_000), [3_600, 86_400, 172_800]);
+        assert_eq!(tiers.map(Brought::ahead_in_words), ["an hour", "a day", "two days"]);
         for tier in tiers {
             let mut issuer = Issuer::default();
             let at = |after: u64| Fence::new(100 + tier.ahead_us() + after).unwrap();
@@ -221,11 +241,12 @@ mod tests {
             issuer.observe(at(1).get());
             assert!(issuer.accepts(at(1), tier, 100), "it is this server's own now");
             assert!(issuer.accepts(at(1), tier, 0), "whatever the clock says");
+            assert_eq!(issuer.largest_accepted(tier, 0), at(1).get());
         }
     }
 
     #[test]
-    fn what_is_stored_is_observed_before_it_is_replaced_unless_nobody_can_have_let_it_in() {
+    fn what_is_stored_is_observed_before_it_is_replaced_unless_nobody_can_have_admitted_it() {
         let mut issuer = Issuer::default();
         let stored = |number| Fence::new(number).unwrap();
         assert!(issuer.observe_stored(stored(100 + Brought::ByRestore.ahead_us()), 100));
@@ -259,6 +280,7 @@ mod tests {
         assert_eq!(limits.accept(-1, 10), Err(FenceRefused::NotPositive));
         assert_eq!(limits.accept(61, 10), Err(FenceRefused::AheadOfClock(60)));
         assert_eq!(limits.accept(60, 10).map(Fence::get), Ok(60));
+        assert_eq!(limits.accept(1_000, 1_000).map(Fence::get), Ok(1_000));
         assert_eq!(limits.accept(1_001, 10), Err(FenceRefused::AboveMax(1_000)));
         assert_eq!(limits.accept(i64::MAX, u64::MAX), Err(FenceRefused::AboveMax(1_000)));
     }

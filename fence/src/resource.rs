@@ -18,6 +18,9 @@ pub enum Step {
     Write,
 }
 
+/// The stored fence of a resource that was never claimed. No stored fence (`None`, null) means the same.
+pub const NEVER_CLAIMED: i64 = 0;
+
 /// Which stored fences let a step through.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Accepts {
@@ -47,10 +50,10 @@ impl Step {
         }
     }
 
-    /// Judges the caller's fence against the stored one. `None` (and 0) means never claimed.
+    /// Judges the caller's fence against the stored one.
     pub fn judge(self, stored: Option<i64>, caller: Fence) -> Verdict {
         let caller = caller.get() as i64; // at most 2^53 - 1
-        let stored = stored.unwrap_or(0);
+        let stored = stored.unwrap_or(NEVER_CLAIMED);
         if stored > caller {
             return Verdict::Stale;
         }
@@ -61,7 +64,7 @@ impl Step {
     }
 }
 
-/// How a guard, which fences a whole transaction, lets a fence in.
+/// How a guard, which fences a whole transaction, admits a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GuardVerdict {
     /// The fence is the stored one: together with all other transactions that have it.
@@ -73,33 +76,33 @@ pub enum GuardVerdict {
 }
 
 impl GuardVerdict {
-    /// Judges the caller's fence against the stored one. `None` (and 0) means never stamped.
+    /// Judges the caller's fence against the stored one.
     pub fn of(stored: Option<i64>, caller: Fence) -> GuardVerdict {
         match Step::Update.judge(stored, caller) {
             Verdict::Accepted => GuardVerdict::Shared,
             Verdict::Unclaimed => GuardVerdict::Alone,
-            Verdict::Stale => GuardVerdict::Stale(stored.unwrap_or(0)),
+            Verdict::Stale => GuardVerdict::Stale(stored.unwrap_or(NEVER_CLAIMED)),
         }
     }
 }
 
-/// What a write is told that comes past the functions, under the fences that its transaction uses.
+/// The verdict on plain SQL that writes a row of a protected table, given the fences declared in its transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PlainVerdict {
-    /// A fence in use is the stored one.
+    /// A declared fence is the stored one.
     Accepted,
-    /// No fence is in use.
+    /// No fence is declared.
     NoFence,
-    /// The stored fence is newer than all in use, of which this is the newest.
+    /// The stored fence is newer than all declared ones, of which this is the newest.
     Stale(Fence),
-    /// The stored fence is older than this one in use: claim, read again, then write.
+    /// The stored fence is older than this declared one: claim, read again, then write.
     Unclaimed(Fence),
 }
 
-/// Judges the fences that a transaction uses against the stored one: each as an update that follows a claim.
-pub fn judge_plain(stored: Option<i64>, in_use: impl Iterator<Item = Fence>) -> PlainVerdict {
+/// Judges the declared fences against the stored one: each as an update that follows a claim.
+pub fn judge_plain(stored: Option<i64>, declared: impl Iterator<Item = Fence>) -> PlainVerdict {
     let mut answer = PlainVerdict::NoFence;
-    for fence in in_use {
+    for fence in declared {
         answer = match (Step::Update.judge(stored, fence), answer) {
             (Verdict::Accepted, _) => return PlainVerdict::Accepted,
             (Verdict::Unclaimed, PlainVerdict::Unclaimed(other)) => PlainVerdict::Unclaimed(fence.min(other)),
@@ -110,6 +113,42 @@ pub fn judge_plain(stored: Option<i64>, in_use: impl Iterator<Item = Fence>) -> 
         };
     }
     answer
+}
+
+/// What plain SQL does to a row of a protected table, by the fence that the row carries before and after.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PlainWrite {
+    /// Changes it.
+    Update {
+        /// The fence before.
+        old: Option<i64>,
+        /// The fence after.
+        new: Option<i64>,
+    },
+    /// Deletes it.
+    Delete {
+        /// The fence before.
+        old: Option<i64>,
+    },
+    /// Makes it.
+    Insert {
+        /// The fence after.
+        new: Option<i64>,
+    },
+}
+
+impl PlainWrite {
+    /// Whether it is accepted under the declared fences. It leaves the fence as it is, and a new row begins without a claim
+    /// or under a declared fence.
+    pub fn is_accepted(self, declared: impl Iterator<Item = Fence>) -> bool {
+        match self {
+            PlainWrite::Update { old, new } if old != new => false,
+            PlainWrite::Insert { new: None | Some(NEVER_CLAIMED) } => true,
+            PlainWrite::Update { old: fence, .. }
+            | PlainWrite::Delete { old: fence }
+            | PlainWrite::Insert { new: fence } => judge_plain(fence, declared) == PlainVerdict::Accepted,
+        }
+    }
 }
 
 /// Reads the stamp of a resource that keeps it as text: `None` when it is not a canonical integer up to 2^53 - 1.
@@ -170,7 +209,24 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_in_another_form_is_no_stamp() {
+    fn a_plain_write_keeps_the_fence_and_a_new_row_has_none_or_a_declared_one() {
+        let is_accepted = |write: PlainWrite| write.is_accepted(Fence::new(7).into_iter());
+        assert!(is_accepted(PlainWrite::Update { old: Some(7), new: Some(7) }));
+        assert!(is_accepted(PlainWrite::Delete { old: Some(7) }));
+        for new in [None, Some(0), Some(7)] {
+            assert!(is_accepted(PlainWrite::Insert { new }));
+        }
+        for (old, new) in [(7, Some(8)), (7, Some(0)), (7, None), (6, Some(7)), (6, Some(6)), (8, Some(8))] {
+            assert!(!is_accepted(PlainWrite::Update { old: Some(old), new }), "{old} to {new:?}");
+        }
+        assert!(!is_accepted(PlainWrite::Delete { old: Some(8) }) && !is_accepted(PlainWrite::Delete { old: None }));
+        for new in [6, 8, -7] {
+            assert!(!is_accepted(PlainWrite::Insert { new: Some(new) }));
+        }
+    }
+
+    #[test]
+    fn a_stamp_in_another_form_is_not_a_stamp() {
         assert_eq!(read_stamp(b"0"), Some(0));
         assert_eq!(read_stamp(b"9007199254740991"), Some(9_007_199_254_740_991));
         for text in ["", "9007199254740992", "-1", "1.0", "1e3", "007", " 7"] {

@@ -5,17 +5,17 @@
 use crate::errors::{FenceProblem, Refused};
 use crate::server::session;
 use crate::table::relation::{Column, Table};
-use fence::{Fence, FenceLimits, FenceRefused};
+use fence::{Brought, Fence, FenceLimits, FenceRefused};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const TWO_DAYS_S: i32 = 2 * 24 * 60 * 60;
 const US_PER_S: u64 = 1_000_000;
+const DEFAULT_MAX_FENCE_AHEAD_S: i32 = (Brought::ByClaim.ahead_us() / US_PER_S) as i32;
 
-static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(TWO_DAYS_S);
+static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(DEFAULT_MAX_FENCE_AHEAD_S);
 static TRACK: GucSetting<bool> = GucSetting::<bool>::new(true);
 const PLAN_MEMORY_KB: i32 = 16 * 1024;
 static PLAN_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(PLAN_MEMORY_KB);

@@ -76,6 +76,11 @@ pub(crate) fn accepts(fence: Fence, brought: Brought, wall_us: u64) -> bool {
     SERVER.issuer.get().accepts(fence, brought, wall_us)
 }
 
+/// The largest fence that may be brought here.
+pub(crate) fn largest_accepted(brought: Brought, wall_us: u64) -> u64 {
+    SERVER.issuer.get().largest_accepted(brought, wall_us)
+}
+
 /// Takes note of a fence that was issued elsewhere or earlier.
 pub(crate) fn observe(last: u64) {
     change_issuer(|issuer| issuer.observe(last));

@@ -20,7 +20,7 @@ use crate::table::relation::Table;
 use crate::table::stored::{Place, Stored};
 use crate::table::verb::Verb;
 use fence::Fence;
-use fence::resource::{PlainVerdict, Step, Verdict, judge_plain};
+use fence::resource::{NEVER_CLAIMED, PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -146,7 +146,7 @@ pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
 /// text)`: whether a row of a protected table may not be updated.
 pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
     let (old, new) = (call.number(3), call.number(4));
-    let passes = (old == new && judge(old) == PlainVerdict::Accepted) || PASSES.own_updates(call, old, new);
+    let passes = is_accepted(PlainWrite::Update { old, new }) || PASSES.own_updates(call, old, new);
     Ok(Reply::Value(Datum::from(!passes)))
 }
 
@@ -158,7 +158,7 @@ pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let own = PASSES.own_deletes(call, old, moved);
     // What a function of this library writes is looked at afterwards, wherever it is.
     let passes = own.is_some()
-        || (judge(old) == PlainVerdict::Accepted && (!moved || PASSES.admits_move(call.query(), call.oid(0))));
+        || (is_accepted(PlainWrite::Delete { old }) && (!moved || PASSES.admits_move(call.query(), call.oid(0))));
     // Whoever calls this by hand may say any fence: one that is not in use opens nothing.
     if moved && passes {
         let keeps = own.as_ref().map_or(old, |own| Some(own.fence));
@@ -173,12 +173,10 @@ pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
     let new = call.number(2);
     let passes = match PASSES.arrives(call.query()) {
         Some(kept) => new == Some(kept),
-        None => new.unwrap_or(NEVER_CLAIMED) == NEVER_CLAIMED || judge(new) == PlainVerdict::Accepted,
+        None => is_accepted(PlainWrite::Insert { new }),
     };
     Ok(Reply::Value(Datum::from(!passes)))
 }
-
-const NEVER_CLAIMED: i64 = 0;
 
 /// Whether the deleted row goes on in another partition.
 fn is_move(call: &Call) -> bool {
@@ -190,6 +188,10 @@ fn is_move(call: &Call) -> bool {
 /// What the fences in use say to a write of a row that has this fence.
 pub fn judge(stored: Option<i64>) -> PlainVerdict {
     judge_plain(stored, PASSES.in_use.borrow().iter().map(|used| used.fence))
+}
+
+fn is_accepted(write: PlainWrite) -> bool {
+    write.is_accepted(PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
 impl OwnChange {

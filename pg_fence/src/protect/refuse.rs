@@ -10,7 +10,7 @@ use crate::protect::passes;
 use crate::server::call::{Call, Reply};
 use crate::server::catalog::{self, RelationName};
 use crate::stats;
-use fence::resource::PlainVerdict;
+use fence::resource::{NEVER_CLAIMED, PlainVerdict};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
@@ -130,7 +130,7 @@ impl TriggerEvent {
                 unfenced(write)
             }),
             // What could be a new row is one that has moved here and lost its fence.
-            Written::Inserted { new: None | Some(0) } => unfenced(UnfencedWrite::FenceChanged),
+            Written::Inserted { new: None | Some(NEVER_CLAIMED) } => unfenced(UnfencedWrite::FenceChanged),
             Written::Inserted { new } if passes::judge(new) == PlainVerdict::Accepted => {
                 unfenced(UnfencedWrite::FenceChanged)
             }
@@ -147,7 +147,7 @@ impl TriggerEvent {
         command: &'static str,
     ) -> Option<Refused> {
         let may_read = column.is_some_and(|column| members::may_be_told(self.table, column));
-        let told = may_read.then_some(stored.unwrap_or(0));
+        let told = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
         match passes::judge(stored) {
             PlainVerdict::Accepted => None,
             PlainVerdict::NoFence => Some(Refused::Unfenced { table, write: UnfencedWrite::NoFence(command) }),

@@ -14,12 +14,12 @@ use crate::table::relation::Table;
 use crate::table::statement::Statement;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
+use fence::resource::NEVER_CLAIMED;
 use pgrx::pg_sys::Datum;
 
 /// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and
 /// answers what was there. 0 stands for never claimed. For the owner of the table alone; written to the log.
 pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
-    const NEVER_CLAIMED: i64 = 0;
     session::refuse_on_standby(c"fence_reset()");
     let table = tables::open_as_owner(call.table()?)?;
     let fence = table.fence_column(call.fence_column(3)?)?;

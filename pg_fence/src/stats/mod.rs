@@ -16,6 +16,7 @@ use crate::settings;
 use crate::stats::counters::{Counted, Counter, Key, Kind, Named, Stale};
 use crate::table::verb::Verb;
 use fence::Fence;
+use fence::resource::NEVER_CLAIMED;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
 
@@ -36,7 +37,7 @@ impl Subject<'_> {
 
     /// Counts a call that was refused as stale.
     pub fn count_stale(self, counter: Counter, fence: Fence, stored: Option<i64>) {
-        let (at, fence, stored) = (session::now(), fence.get() as i64, stored.unwrap_or(0));
+        let (at, fence, stored) = (session::now(), fence.get() as i64, stored.unwrap_or(NEVER_CLAIMED));
         self.count_with(counter, Some(Stale { at, fence, stored }));
     }
 

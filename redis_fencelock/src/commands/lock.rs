@@ -175,7 +175,8 @@ fn raise(ctx: Ctx, argv: &Argv) -> Outcome {
     if fence.get() > server::last_fence() {
         if !server::accepts(fence, Brought::ByRaise, clock::clocks().wall_us) {
             return Err(Reply::Error(format!(
-                "ERR fence {fence} is more than an hour ahead of the clock: it would never be caught up"
+                "ERR fence {fence} is more than {} ahead of the clock: it would never be caught up",
+                Brought::ByRaise.ahead_in_words()
             )));
         }
         ctx.replicate_number(FLOOR, fence.get())?;

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 
 use fence::lock::args::{self, STAMP};
 use fence::lock::queue::LockName;
-use fence::resource::{Step, Verdict, read_stamp};
+use fence::resource::{NEVER_CLAIMED, Step, Verdict, read_stamp};
 use fence::{Brought, Fence};
 
 use crate::commands::argv::{ANY, Argv, command};
@@ -65,7 +65,7 @@ fn write(ctx: Ctx, argv: &Argv) -> Outcome {
         }
         Verdict::Unclaimed => {
             counters::count(Count::Unclaimed);
-            let stored = stored.unwrap_or(0);
+            let stored = stored.unwrap_or(NEVER_CLAIMED);
             Err(Reply::Error(format!(
                 "UNCLAIMED fence {fence} has not claimed this resource, whose stamp is {stored}: claim, read, then write"
             )))
@@ -84,9 +84,10 @@ fn fence_of(word: &[u8]) -> Result<Fence, Reply> {
     if server::accepts(fence, Brought::ByClaim, wall_us) {
         return Ok(fence);
     }
-    let horizon = wall_us.saturating_add(Brought::ByClaim.ahead_us());
+    let ahead = Brought::ByClaim.ahead_in_words();
+    let largest = server::largest_accepted(Brought::ByClaim, wall_us);
     Err(Reply::Error(format!(
-        "ERR fence {fence} is more than two days ahead of the clock: the largest accepted now is {horizon}"
+        "ERR fence {fence} is more than {ahead} ahead of the clock: the largest accepted now is {largest}"
     )))
 }
 

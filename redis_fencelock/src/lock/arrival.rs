@@ -58,7 +58,7 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
     // A server that counts without the clock must not be lifted to its height by one dump.
     let wall_us = server::now(clock::clocks()).wall_us;
     if !server::accepts(fence, Brought::ByRestore, wall_us) && !is_imported(lock) {
-        return Err(format!("fence {fence} is more than a day ahead of the clock"));
+        return Err(format!("fence {fence} is more than {} ahead of the clock", Brought::ByRestore.ahead_in_words()));
     }
     put_back(Restored { db: lock.db, name: lock.name.into() });
     alarm::arm_now();

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use fence::lock::codec::{Clocks, Notes, Record, Route};
 use fence::lock::lease::{Hold, Lease, State};
 use fence::lock::queue::LockName;
-use fence::{Fence, Issuer};
+use fence::{Brought, Fence, Issuer};
 use redis_module::raw;
 
 use crate::counters::{self, Count};
@@ -30,6 +30,7 @@ pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding t
 
 /// The error reply for a lock whose fence no server can have accepted.
 pub(crate) const AHEAD_OF_ALL: &str = "ERR the stored fence of this lock is more than a day ahead of the clock: it was restored on a replica; DEL the key";
+const _: () = assert!(matches!(Brought::ByRestore.ahead_in_words().as_bytes(), b"a day"));
 
 /// An open key that holds a lock or nothing.
 pub(crate) struct Slot<'a> {
