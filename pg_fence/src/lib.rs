@@ -15,7 +15,9 @@ mod table;
 mod version;
 
 use pgrx::prelude::*;
+use std::ffi::CStr;
 
+use crate::protect::functions;
 use crate::protect::passes;
 use crate::protect::refuse;
 use crate::protect::triggers;
@@ -24,6 +26,7 @@ use crate::row::claim_many;
 use crate::row::reset;
 use crate::row::update;
 use crate::server::call::Call;
+use crate::server::session;
 use crate::stats::counters;
 use crate::table::tables;
 
@@ -38,9 +41,22 @@ pub extern "C-unwind" fn _PG_init() {
     counters::reserve();
 }
 
-/// Exports functions to the server: each C symbol, with the record that says how it is called, runs one function.
+/// A function as error texts name it.
+macro_rules! called {
+    ($function:ident) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!(stringify!($function), "()\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name has no NUL"),
+            }
+        }
+    };
+}
+
+/// Exports functions to the server: each C symbol, with the record that says how it is called, runs one function. What
+/// writes is refused on a standby, before a lock is taken that recovery does not allow.
 macro_rules! sql_functions {
-    ($($symbol:ident, $record:ident => $function:path;)+) => { $(
+    ($($symbol:ident, $record:ident => $module:ident::$function:ident $(, $when:ident)?;)+) => { $(
         #[doc = concat!("How the server calls `", stringify!($symbol), "`.")]
         #[unsafe(no_mangle)]
         pub extern "C" fn $record() -> &'static pg_sys::Pg_finfo_record {
@@ -48,7 +64,7 @@ macro_rules! sql_functions {
             &RECORD
         }
 
-        #[doc = concat!("The SQL function of this symbol: see `", stringify!($function), "`.")]
+        #[doc = concat!("The SQL function of this symbol: see `", stringify!($module::$function), "`.")]
         ///
         /// # Safety
         ///
@@ -58,7 +74,11 @@ macro_rules! sql_functions {
         pub unsafe extern "C-unwind" fn $symbol(info: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
             // SAFETY: as the server promises of every call.
             let call = unsafe { Call::new(info) };
-            match version::check().and_then(|()| $function(&call)) {
+            let answer = version::check().and_then(|()| {
+                $( session::$when(called!($function)); )?
+                $module::$function(&call)
+            });
+            match answer {
                 Ok(reply) => call.answer(reply),
                 Err(refused) => refused.raise(),
             }
@@ -67,23 +87,23 @@ macro_rules! sql_functions {
 }
 
 sql_functions! {
-    pg_fence_claim, pg_finfo_pg_fence_claim => claim::fenced_claim;
-    pg_fence_claim_json, pg_finfo_pg_fence_claim_json => claim::fenced_claim_json;
-    pg_fence_claim_many, pg_finfo_pg_fence_claim_many => claim_many::fenced_claim_many;
-    pg_fence_update, pg_finfo_pg_fence_update => update::fenced_update;
-    pg_fence_update_returning, pg_finfo_pg_fence_update_returning => update::fenced_update_returning;
-    pg_fence_write, pg_finfo_pg_fence_write => update::fenced_write;
-    pg_fence_delete, pg_finfo_pg_fence_delete => update::fenced_delete;
-    pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset;
-    pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard;
-    pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget;
-    pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset;
-    pg_fence_protect, pg_finfo_pg_fence_protect => triggers::fence_protect;
-    pg_fence_unprotect, pg_finfo_pg_fence_unprotect => triggers::fence_unprotect;
-    pg_fence_use, pg_finfo_pg_fence_use => passes::fence_use;
-    pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => passes::refuses_update;
-    pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => passes::refuses_delete;
-    pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => passes::refuses_insert;
+    pg_fence_claim, pg_finfo_pg_fence_claim => claim::fenced_claim, refuse_on_standby;
+    pg_fence_claim_json, pg_finfo_pg_fence_claim_json => claim::fenced_claim_json, refuse_on_standby;
+    pg_fence_claim_many, pg_finfo_pg_fence_claim_many => claim_many::fenced_claim_many, refuse_on_standby;
+    pg_fence_update, pg_finfo_pg_fence_update => update::fenced_update, refuse_on_standby;
+    pg_fence_update_returning, pg_finfo_pg_fence_update_returning => update::fenced_update_returning, refuse_on_standby;
+    pg_fence_write, pg_finfo_pg_fence_write => update::fenced_write, refuse_on_standby;
+    pg_fence_delete, pg_finfo_pg_fence_delete => update::fenced_delete, refuse_on_standby;
+    pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset, refuse_on_standby;
+    pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard, refuse_on_standby;
+    pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget, refuse_on_standby;
+    pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset, refuse_on_standby;
+    pg_fence_protect, pg_finfo_pg_fence_protect => triggers::fence_protect, refuse_on_standby;
+    pg_fence_unprotect, pg_finfo_pg_fence_unprotect => triggers::fence_unprotect, refuse_on_standby;
+    pg_fence_use, pg_finfo_pg_fence_use => functions::fence_use;
+    pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => functions::refuses_update;
+    pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => functions::refuses_delete;
+    pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => functions::refuses_insert;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
     pg_fence_refuse_guards, pg_finfo_pg_fence_refuse_guards => guard::refuse_guards;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;

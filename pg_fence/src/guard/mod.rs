@@ -11,7 +11,7 @@ use crate::errors::{Refused, Told};
 use crate::guard::lock::{LockMode, NamedLock};
 use crate::row::key::Key;
 use crate::row::reset;
-use crate::server::call::{Call, Reply};
+use crate::server::call::{Arguments, Call, Reply};
 use crate::server::catalog;
 use crate::server::rights::{self, AsOwner};
 use crate::server::session::{self, MainThread};
@@ -43,7 +43,6 @@ const MAX_TRIES: usize = 3;
 /// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
 /// keeps newer ones out to the end of the transaction. Answers the fence.
 pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
-    session::refuse_on_standby(c"fenced_guard()");
     session::refuse_when_read_only(c"fenced_guard()");
     if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fenced_guard()" });
@@ -51,17 +50,16 @@ pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     if session::reads_one_snapshot() {
         return Err(Refused::GuardLevel);
     }
-    let resource = resource(call)?;
-    let fence = accepted_number(call.number(1))?;
+    let mut given = call.arguments();
+    let (resource, fence) = (resource(&mut given)?, accepted_number(given.number())?);
     Guard::open(resource)?.enter(fence)?;
-    Ok(Reply::Value(bigint(fence).datum))
+    Ok(Reply::from(fence))
 }
 
 /// `fence_guard_forget(older_than bigint)`: removes the guards with a fence below this one, and answers how many. Does
 /// not wait for one that is being stamped.
 pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
-    session::refuse_on_standby(c"fence_guard_forget()");
-    let older_than = accepted_number(call.number(0))?;
+    let older_than = accepted_number(call.arguments().number())?;
     let oid = guard_table()?;
     let _owner = AsOwner::of(oid);
     let table = tables::open(oid)?;
@@ -77,21 +75,21 @@ pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
     let _writing = Writing::begin();
     let removed = connection.run_direct(sql, &[bigint(older_than)])?;
     connection.close()?;
-    Ok(Reply::Value(Datum::from(removed as i64)))
+    Ok(Reply::from(removed as i64))
 }
 
 /// `fence_guard_reset(resource text, new_fence bigint)`: stores a fence whatever is stored, and answers what was. 0
 /// stands for never stamped. Waits until it is alone, as a newer fence does. Written to the log.
 pub fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
     const NEVER_STAMPED: i64 = 0;
-    session::refuse_on_standby(c"fence_guard_reset()");
-    let resource = resource(call)?;
-    let new = match call.number(1) {
+    let mut given = call.arguments();
+    let resource = resource(&mut given)?;
+    let new = match given.number() {
         Some(NEVER_STAMPED) => NEVER_STAMPED,
         number => accepted_number(number)?.get() as i64,
     };
     let old = Guard::open(resource)?.reset(new)?;
-    Ok(old.map_or(Reply::Nothing, |old| Reply::Value(Datum::from(old))))
+    Ok(Reply::from(old))
 }
 
 /// A guard, and the right to read and write its row as long as this lives.
@@ -227,8 +225,8 @@ pub fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
     if IS_WRITING.get() { Ok(Reply::Void) } else { Err(Refused::GuardWrite) }
 }
 
-fn resource(call: &Call) -> Result<Value, Refused> {
-    let resource = call.value(0, "resource")?;
+fn resource(given: &mut Arguments) -> Result<Value, Refused> {
+    let resource = given.value("resource")?;
     let bytes = resource.text().count_bytes();
     if bytes == 0 || bytes > MAX_RESOURCE_BYTES {
         return Err(Refused::ResourceLength { bytes, max: MAX_RESOURCE_BYTES });

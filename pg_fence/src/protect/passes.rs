@@ -11,16 +11,14 @@
 use crate::errors::{Refused, UnfencedWrite};
 use crate::protect::members;
 use crate::row::key::Key;
-use crate::server::call::{Call, Reply};
 use crate::server::operators;
 use crate::server::session::{self, MainThread};
-use crate::settings::accepted_number;
 use crate::table::executor::{self, Query};
 use crate::table::relation::Table;
 use crate::table::stored::{Place, Stored};
 use crate::table::verb::Verb;
 use fence::Fence;
-use fence::resource::{NEVER_CLAIMED, PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
+use fence::resource::{PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Datum, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -123,66 +121,27 @@ impl Drop for OwnPass {
     }
 }
 
-/// `fence_use(fence bigint)`: lets plain SQL of this transaction write rows of protected tables that carry this fence.
-/// Answers the fence.
-pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
-    let fence = accepted_number(call.number(0))?;
-    if !session::is_in_transaction_block() {
-        return Err(Refused::NoBlock { function: "fence_use()" });
-    }
-    let answer = Reply::Value(Datum::from(fence.get() as i64));
+/// A version of a row that is written, as the condition of a trigger names it.
+pub struct WrittenRow {
+    /// The query that writes it.
+    pub query: Query,
+    /// Its table: the partition.
+    pub table: Oid,
+    /// Where it lies; none where the caller names no place.
+    pub place: Option<Place>,
+}
+
+/// Lets plain SQL of this transaction write rows that carry this fence. Errors: too many are in use.
+pub fn use_fence(fence: Fence) -> Result<(), Refused> {
     let mut in_use = PASSES.in_use.borrow_mut();
     if in_use.iter().any(|used| used.fence == fence) {
-        return Ok(answer);
+        return Ok(());
     }
     if in_use.len() >= MAX_IN_USE {
         return Err(Refused::ManyInUse { max: MAX_IN_USE });
     }
     in_use.push(InUse { fence, since: session::subtransaction() });
-    Ok(answer)
-}
-
-/// `refuses_update(relation oid, row_id tid, written_by xid, old_fence bigint, new_fence bigint, old_owner text, new_owner
-/// text)`: whether a row of a protected table may not be updated.
-pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
-    let (old, new) = (call.number(3), call.number(4));
-    let passes = is_accepted(PlainWrite::Update { old, new }) || PASSES.own_updates(call, old, new);
-    Ok(Reply::Value(Datum::from(!passes)))
-}
-
-/// `refuses_delete(relation oid, row_id tid, written_by xid, old_fence bigint, old_owner text)`: whether a row of a
-/// protected table may not be deleted.
-pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
-    let old = call.number(3);
-    let moved = is_move(call);
-    let own = PASSES.own_deletes(call, old, moved);
-    // What a function of this library writes is looked at afterwards, wherever it is.
-    let passes = own.is_some()
-        || (is_accepted(PlainWrite::Delete { old }) && (!moved || PASSES.admits_move(call.query(), call.oid(0))));
-    // Whoever calls this by hand may say any fence: one that is not in use opens nothing.
-    if moved && passes {
-        let keeps = own.as_ref().map_or(old, |own| Some(own.fence));
-        expect_insertion(call.query(), keeps.unwrap_or(NEVER_CLAIMED));
-    }
-    Ok(Reply::Value(Datum::from(!passes)))
-}
-
-/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a
-/// protected table.
-pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
-    let new = call.number(2);
-    let passes = match PASSES.arrives(call.query()) {
-        Some(kept) => new == Some(kept),
-        None => is_accepted(PlainWrite::Insert { new }),
-    };
-    Ok(Reply::Value(Datum::from(!passes)))
-}
-
-/// Whether the deleted row goes on in another partition.
-fn is_move(call: &Call) -> bool {
-    let table = call.oid(0);
-    members::is_partition(table)
-        && call.place(1).and_then(|place| Stored::at(table, place)).is_some_and(|row| row.has_moved())
+    Ok(())
 }
 
 /// What the fences in use say to a write of a row that has this fence.
@@ -190,19 +149,19 @@ pub fn judge(stored: Option<i64>) -> PlainVerdict {
     judge_plain(stored, PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
-fn is_accepted(write: PlainWrite) -> bool {
+/// Whether a fence in use accepts a plain write.
+pub fn is_accepted(write: PlainWrite) -> bool {
     write.is_accepted(PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
 impl OwnChange {
     /// Whether a row that is written is the one that this change is made to.
-    fn is_of(&self, call: &Call) -> bool {
+    fn is_of(&self, row: &WrittenRow) -> bool {
         // A rule can have made several statements of the change, which the server then runs by itself.
         let running = executor::running();
-        let is_its_query = running == self.around || running == call.query();
-        let table = call.oid(0);
-        let is_its_table = || table == self.table || members::partition_ancestors(table).contains(&self.table);
-        is_its_query && is_its_table() && call.place(1).is_some_and(|place| self.is_row(table, place))
+        let is_its_query = running == self.around || running == row.query;
+        let is_its_table = || row.table == self.table || members::partition_ancestors(row.table).contains(&self.table);
+        is_its_query && is_its_table() && row.place.is_some_and(|place| self.is_row(row.table, place))
     }
 
     fn is_row(&self, table: Oid, place: Place) -> bool {
@@ -220,44 +179,53 @@ impl OwnChange {
     }
 }
 
-impl Passes {
-    fn own(&self, call: &Call, old: Option<i64>) -> Option<Rc<OwnChange>> {
-        let own = self.own.borrow().clone()?;
-        (!own.is_spent.get() && own.accepts(old) && own.is_of(call)).then_some(own)
-    }
+/// Spends the change of ours on an update, if it is that change. Answers whether it did.
+pub fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i64>) -> bool {
+    let Some(own) = PASSES.unspent_change(row, old).filter(|own| own.verb != Verb::Delete) else { return false };
+    own.is_spent.set(true);
+    own.is_put_back.set(new != Some(own.fence));
+    true
+}
 
-    /// Spends the change of ours on an update, if it is that change.
-    fn own_updates(&self, call: &Call, old: Option<i64>, new: Option<i64>) -> bool {
-        let Some(own) = self.own(call, old).filter(|own| own.verb != Verb::Delete) else { return false };
-        own.is_spent.set(true);
-        own.is_put_back.set(new != Some(own.fence));
-        true
-    }
+/// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row. Answers the
+/// fence of the change if it did.
+pub fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool) -> Option<i64> {
+    let own = PASSES.unspent_change(row, old).filter(|own| moved != (own.verb == Verb::Delete))?;
+    own.is_spent.set(true);
+    Some(own.fence)
+}
 
-    /// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row.
-    fn own_deletes(&self, call: &Call, old: Option<i64>, moved: bool) -> Option<Rc<OwnChange>> {
-        let own = self.own(call, old).filter(|own| moved != (own.verb == Verb::Delete))?;
-        own.is_spent.set(true);
-        Some(own)
-    }
+/// Takes the fence that the row must keep which this query has deleted in another partition, once for each.
+pub fn take_expected(query: Query) -> Option<i64> {
+    let mut moves = PASSES.moves.borrow_mut();
+    if moves.is_empty() { None } else { moves.iter_mut().find(|one| one.query == query)?.keeps.take() }
+}
 
-    /// The fence that a row must keep which this query has deleted in another partition, once for each.
-    fn arrives(&self, query: Query) -> Option<i64> {
-        let mut moves = self.moves.borrow_mut();
-        if moves.is_empty() { None } else { moves.iter_mut().find(|one| one.query == query)?.keeps.take() }
-    }
-
-    /// Admits a move of a row out of a partition by plain SQL, where a trigger asks for its fence wherever it goes. That is
-    /// found out once for a query, which has one view of the partitions.
-    fn admits_move(&self, query: Query, partition: Oid) -> bool {
-        let is_admitted = |one: &Move| one.query == query && one.may_leave.contains(&partition);
-        if !self.moves.borrow().iter().any(is_admitted) {
-            if members::open_to_moves(partition).is_some() {
-                return false;
-            }
-            self.with_moves_of(query, |one| one.may_leave.push(partition));
+/// Admits a move of a row out of a partition by plain SQL, where a trigger asks for its fence wherever it goes. That is
+/// found out once for a query, which has one view of the partitions.
+pub fn admit_move(query: Query, partition: Oid) -> bool {
+    let is_admitted = |one: &Move| one.query == query && one.may_leave.contains(&partition);
+    if !PASSES.moves.borrow().iter().any(is_admitted) {
+        if members::open_to_moves(partition).is_some() {
+            return false;
         }
-        true
+        PASSES.with_moves_of(query, |one| one.may_leave.push(partition));
+    }
+    true
+}
+
+/// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
+/// with the query. Where a BEFORE trigger keeps it from doing so, nothing tells an insertion by another part of the query
+/// from that of the moved row, and it is refused.
+pub fn expect_insertion(query: Query, keeps: i64) {
+    PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
+}
+
+impl Passes {
+    /// The change of ours, if it accepts this stored fence, is made to this row, and no row has been written by it yet.
+    fn unspent_change(&self, row: &WrittenRow, old: Option<i64>) -> Option<Rc<OwnChange>> {
+        let own = self.own.borrow().clone()?;
+        (!own.is_spent.get() && own.accepts(old) && own.is_of(row)).then_some(own)
     }
 
     fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {
@@ -283,13 +251,6 @@ impl Passes {
         let mut in_use = self.in_use.borrow_mut();
         in_use.iter_mut().filter(|used| used.since == ended).for_each(|used| used.since = parent);
     }
-}
-
-/// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
-/// with the query. Where a BEFORE trigger keeps it from doing so, nothing tells an insertion by another part of the query
-/// from that of the moved row, and it is refused.
-fn expect_insertion(query: Query, keeps: i64) {
-    PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
 }
 
 /// The memory context of a query is freed: another can be made in its place.

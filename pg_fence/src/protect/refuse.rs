@@ -50,11 +50,11 @@ pub fn refuse(call: &Call) -> Result<Reply, Refused> {
 /// `trigger_column(condition pg_node_tree, kind smallint)`: the number of the fence column of a trigger with this
 /// WHEN condition and this `pg_trigger.tgtype`; null when the condition is not the one that `fence_protect` makes.
 pub fn trigger_column(call: &Call) -> Result<Reply, Refused> {
-    let (Some(condition), Some(kind)) = (call.text_of_tree(0), call.small_number(1)) else {
+    let mut given = call.arguments();
+    let (Some(condition), Some(kind)) = (given.text_of_tree(), given.small_number()) else {
         return Ok(Reply::Nothing);
     };
-    let column = condition::fence_column(&condition, kind);
-    Ok(column.map_or(Reply::Nothing, |column| Reply::Value(column.into())))
+    Ok(Reply::from(condition::fence_column(&condition, kind)))
 }
 
 impl TriggerEvent {

@@ -11,13 +11,12 @@ use crate::protect::members::{self, Member, MemberKind};
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
 use crate::server::rights;
-use crate::server::session;
 use crate::server::text::{Identifier, c_string, text};
 use crate::table::direct::Connection;
 use crate::table::distributed;
 use crate::table::relation::Table;
 use crate::table::tables;
-use pgrx::pg_sys::{Datum, Oid};
+use pgrx::pg_sys::Oid;
 use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
@@ -26,19 +25,14 @@ const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 /// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the triggers, or
 /// makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they are.
 pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
-    session::refuse_on_standby(c"fence_protect()");
-    let oid = call.table()?;
-    for (argument, name) in [(2, "inserts"), (3, "deletes"), (4, "replicated")] {
-        if let Some(value) = call.text(argument).filter(|value| value.as_c_str() != c"plain") {
-            return Err(Refused::NoSuchOption { name, value });
-        }
-    }
+    let given = ProtectArguments::of(call)?;
+    let oid = given.table;
     if guard_table().is_ok_and(|guards| guards == oid) {
         return Err(Refused::GuardTable);
     }
     let table = open_for_triggers(oid, rights::require_trigger_right)?;
     let kept = kept_column(&table);
-    let column = table.fence_column(call.name(1).unwrap_or(kept.as_deref().unwrap_or(c"fence")))?;
+    let column = table.fence_column(given.fence_column.unwrap_or(kept.as_deref().unwrap_or(c"fence")))?;
     if !catalog::is_not_null(oid, column.number) {
         return Err(Refused::NullableFence { table: table.name.clone(), column: column.name.clone() });
     }
@@ -58,10 +52,28 @@ pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     Ok(count_of(&members))
 }
 
+struct ProtectArguments<'c> {
+    table: Oid,
+    fence_column: Option<&'c CStr>,
+}
+
+impl<'c> ProtectArguments<'c> {
+    /// Errors: an option has another value than the one that it has today.
+    fn of(call: &'c Call) -> Result<ProtectArguments<'c>, Refused> {
+        let mut given = call.arguments();
+        let arguments = ProtectArguments { table: given.table("target")?, fence_column: given.name() };
+        for name in ["inserts", "deletes", "replicated"] {
+            if let Some(value) = given.text().filter(|value| value.as_c_str() != c"plain") {
+                return Err(Refused::NoSuchOption { name, value });
+            }
+        }
+        Ok(arguments)
+    }
+}
+
 /// `fence_unprotect(target regclass)`: removes the triggers. Answers on how many tables they were.
 pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
-    session::refuse_on_standby(c"fence_unprotect()");
-    let oid = call.table()?;
+    let oid = call.arguments().table("target")?;
     let table = open_for_triggers(oid, |member| rights::require_owner(member, &catalog::relation_name(member).name))?;
     refuse_partition(&table)?;
     let connection = Connection::open()?;
@@ -90,7 +102,7 @@ fn open_for_triggers(oid: Oid, require_right: impl Fn(Oid)) -> Result<Rc<Table>,
 }
 
 fn count_of(members: &[Member]) -> Reply {
-    Reply::Value(Datum::from(i32::try_from(members.len()).unwrap_or(i32::MAX)))
+    Reply::from(i32::try_from(members.len()).unwrap_or(i32::MAX))
 }
 
 /// The fence column that the triggers of the table name; none where it has none.

@@ -2,12 +2,13 @@
 //! each other in a circle.
 
 use crate::errors::{KeyProblem, Refused};
+use crate::row::arguments::target_of_row_type;
 use crate::row::change::Change;
 use crate::row::key::{Key, KeyOrder};
+use crate::row::rows::rows_of;
 use crate::server::call::{Call, Reply};
 use crate::server::json::Document;
 use crate::server::rights;
-use crate::server::session;
 use crate::server::types::{self, Input, Value};
 use crate::settings::accepted_fence;
 use crate::table::relation::Table;
@@ -19,20 +20,39 @@ use std::ffi::CStr;
 /// `fenced_claim_many(target anyelement, keys, fence bigint, fence_column name)`: the rows that were claimed, in the
 /// order of the key. A stale one is absent; a key that is named twice is claimed once.
 pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
-    session::refuse_on_standby(c"fenced_claim_many()");
-    let table = tables::open(call.table_of_row_type()?)?;
-    let fence_column = table.fence_column(call.fence_column(3)?)?;
-    let fence = accepted_fence(&table, fence_column, call.number(2))?;
-    let keys = keys(&table, call.value(1, "keys")?)?;
+    let given = ManyArguments::of(call)?;
+    let table = tables::open(given.table)?;
+    let fence_column = table.fence_column(given.fence_column)?;
+    let fence = accepted_fence(&table, fence_column, given.fence)?;
+    let keys = keys(&table, given.keys)?;
     if keys.is_empty() {
         // No statement would say it.
         rights::require_claiming(table.oid, fence_column.number);
     }
-    let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&call.rows_of(&table)?));
+    let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&rows_of(call, &table)?));
     for key in &keys {
         Change { table: &table, fence_column, key, fence, verb, answer, patch: None, rows }.make()?;
     }
     Ok(Reply::Handed)
+}
+
+struct ManyArguments<'c> {
+    table: Oid,
+    keys: Value,
+    fence: Option<i64>,
+    fence_column: &'c CStr,
+}
+
+impl<'c> ManyArguments<'c> {
+    fn of(call: &'c Call) -> Result<ManyArguments<'c>, Refused> {
+        let mut given = call.arguments();
+        Ok(ManyArguments {
+            table: target_of_row_type(&mut given)?,
+            keys: given.value("keys")?,
+            fence: given.number(),
+            fence_column: given.fence_column()?,
+        })
+    }
 }
 
 /// The keys of an array, in order, each once.

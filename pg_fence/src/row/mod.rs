@@ -2,6 +2,7 @@
 //!
 //! Not the statement that is run, which is in `table`, and not the rule, which is `fence::resource`.
 
+pub mod arguments;
 pub mod change;
 pub mod claim;
 pub mod claim_many;
@@ -10,4 +11,5 @@ pub mod literal;
 pub mod number;
 pub mod patch;
 pub mod reset;
+pub mod rows;
 pub mod update;

@@ -2,12 +2,13 @@
 
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;
+use crate::row::arguments::target;
 use crate::row::change::told;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::log;
-use crate::server::session;
 use crate::server::text::text;
+use crate::server::types::Value;
 use crate::settings::accepted_fence;
 use crate::table::plans::{self, Values};
 use crate::table::relation::Table;
@@ -15,25 +16,45 @@ use crate::table::statement::Statement;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 use fence::resource::NEVER_CLAIMED;
-use pgrx::pg_sys::Datum;
+use pgrx::pg_sys::{Datum, Oid};
+use std::ffi::CStr;
 
 /// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and
 /// answers what was there. 0 stands for never claimed. For the owner of the table alone; written to the log.
 pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
-    session::refuse_on_standby(c"fence_reset()");
-    let table = tables::open_as_owner(call.table()?)?;
-    let fence = table.fence_column(call.fence_column(3)?)?;
-    let new = match call.number(2) {
+    let given = ResetArguments::of(call)?;
+    let table = tables::open_as_owner(given.table)?;
+    let fence = table.fence_column(given.fence_column)?;
+    let new = match given.new_fence {
         Some(NEVER_CLAIMED) => NEVER_CLAIMED,
         number => accepted_fence(&table, fence, number)?.get() as i64,
     };
-    let key = Key::read(&table, call.value(1, "key")?)?;
+    let key = Key::read(&table, given.key)?;
     let old = reset(
         &Statement { table: &table, fence, fits: &key.fits, verb: Verb::Lock, answer: Answer::Fence, patch: &[] },
         &key,
         new,
     )?;
-    Ok(old.map_or(Reply::Nothing, |old| Reply::Value(Datum::from(old))))
+    Ok(Reply::from(old))
+}
+
+struct ResetArguments<'c> {
+    table: Oid,
+    key: Value,
+    new_fence: Option<i64>,
+    fence_column: &'c CStr,
+}
+
+impl<'c> ResetArguments<'c> {
+    fn of(call: &'c Call) -> Result<ResetArguments<'c>, Refused> {
+        let mut given = call.arguments();
+        Ok(ResetArguments {
+            table: target(&mut given)?,
+            key: given.value("key")?,
+            new_fence: given.number(),
+            fence_column: given.fence_column()?,
+        })
+    }
 }
 
 /// Stores the new fence in the row that `lock` finds, and answers the old one. Logged.

@@ -1,15 +1,13 @@
-//! The arguments of a call, read once and by name, and its reply.
+//! The arguments of a call, read once and in order, and its reply.
 //!
-//! Nothing is decided here but whether an argument is there. Arguments 0 to 2 of every row function are its target,
-//! its key and the fence; the fence column is the last and may be absent.
+//! Nothing is decided here but whether an argument is there.
 
 use crate::errors::Refused;
+use crate::server::catalog;
 use crate::server::json::Document;
 use crate::server::query::{self, MadeFor};
-use crate::server::session;
 use crate::server::types::{self, Value};
-use crate::table::relation::Table;
-use crate::table::tables;
+use fence::Fence;
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
 use std::ffi::{CStr, CString};
 
@@ -88,83 +86,15 @@ impl Call {
         Call(info)
     }
 
-    /// The table whose row type the first argument has.
-    pub fn table_of_row_type(&self) -> Result<Oid, Refused> {
-        tables::of_row_type(self.type_of(0))
-    }
-
-    /// The table that the first argument names.
-    pub fn table(&self) -> Result<Oid, Refused> {
-        Ok(Oid::from(self.datum(0, "target")?.value() as u32))
-    }
-
-    /// A value of any type.
-    pub fn value(&self, argument: usize, name: &'static str) -> Result<Value, Refused> {
-        Ok(Value { datum: self.datum(argument, name)?, type_oid: self.type_of(argument) })
-    }
-
-    /// A bigint, or `None` when it is null.
-    pub fn number(&self, argument: usize) -> Option<i64> {
-        self.nullable(argument).map(|datum| datum.value() as i64)
-    }
-
-    /// A jsonb value.
-    pub fn document(&self, argument: usize, name: &'static str) -> Result<Document, Refused> {
-        let datum = self.datum(argument, name)?;
-        // SAFETY: the argument is declared jsonb and lives as long as the call.
-        Ok(unsafe { Document::from_datum(datum) })
-    }
-
-    /// The name of the fence column, which is this argument where the call has so many.
-    pub fn fence_column(&self, argument: usize) -> Result<&CStr, Refused> {
-        // SAFETY: the server says how many arguments there are.
-        let count = usize::try_from(unsafe { (*self.0).nargs }).unwrap_or(0);
-        if argument >= count {
-            return Ok(c"fence");
-        }
-        let datum = self.datum(argument, "fence_column")?;
-        // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL.
-        Ok(unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
-    }
-
-    /// A name, or `None` when it is null.
-    pub fn name(&self, argument: usize) -> Option<&CStr> {
-        // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL.
-        self.nullable(argument).map(|datum| unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
-    }
-
-    /// A text, or `None` when it is null.
-    pub fn text(&self, argument: usize) -> Option<CString> {
-        self.nullable(argument).map(|datum| Value { datum, type_oid: pg_sys::TEXTOID }.text())
-    }
-
-    /// An oid; the one that stands for none when it is null.
-    pub fn oid(&self, argument: usize) -> Oid {
-        self.nullable(argument).map_or(pg_sys::InvalidOid, |datum| Oid::from(datum.value() as u32))
-    }
-
-    /// The place of a version of a row, or `None` when it is null.
-    pub fn place(&self, argument: usize) -> Option<pg_sys::ItemPointerData> {
-        // SAFETY: the argument is declared tid: a pointer to such a place.
-        self.nullable(argument).map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::ItemPointerData>() })
+    /// The arguments, to be read in the order of the function's declaration.
+    pub fn arguments(&self) -> Arguments<'_> {
+        Arguments { call: self, next: 0 }
     }
 
     /// The memory context that the caller's expression lives in: that of its query.
     pub fn query(&self) -> pg_sys::MemoryContext {
         // SAFETY: the server passes what it has looked up of the function.
         unsafe { (*(*self.0).flinfo).fn_mcxt }
-    }
-
-    /// A smallint, or `None` when it is null.
-    pub fn small_number(&self, argument: usize) -> Option<i16> {
-        self.nullable(argument).map(|datum| datum.value() as i16)
-    }
-
-    /// The text of a node tree of the catalog, or `None` when it is null.
-    pub fn text_of_tree(&self, argument: usize) -> Option<CString> {
-        // SAFETY: the argument is declared pg_node_tree, which has the form of a text.
-        self.nullable(argument)
-            .map(|datum| unsafe { CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr())).to_owned() })
     }
 
     /// What the server passes to a trigger function; none where the function is called as something else.
@@ -176,8 +106,9 @@ impl Call {
         }
     }
 
-    /// Begins the rows of a function that returns several.
-    pub fn rows(&self) -> Rows {
+    /// Begins the rows of a function that returns several. They are checked by the constraints of a domain, if the query
+    /// expects one over their type.
+    pub fn rows(&self, domain: Option<Oid>) -> Rows {
         // SAFETY: the call is one of a function that returns rows, so the server passed where they go. It takes the
         // store over from there, which must therefore live as long as the query.
         unsafe {
@@ -188,29 +119,26 @@ impl Call {
             pg_sys::MemoryContextSwitchTo(outer);
             (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
             (*info).setResult = store;
-            Rows { store, descriptor: (*info).expectedDesc, domain: None }
+            Rows { store, descriptor: (*info).expectedDesc, domain }
         }
     }
 
-    /// Begins the rows of a function that returns rows of a table. Errors: the query was made for other columns than the
-    /// table has now: it was prepared before, or has waited for the table's lock since.
-    pub fn rows_of(&self, table: &Table) -> Result<Rows, Refused> {
-        // SAFETY: the server passes the description of the rows that the query expects.
-        let fits = unsafe { table.has_columns((*self.result_info()).expectedDesc) };
-        // SAFETY: this call is one of a function that returns rows.
-        let made_for = if fits { unsafe { query::made_for(self.0) } } else { MadeFor::Others };
-        // Queries without `*` and what is stored in views stay as they are when they are analysed anew, so once is enough.
-        let is_refused = match made_for {
-            MadeFor::These => false,
-            MadeFor::Older => tables::is_news(table),
-            MadeFor::Others => true,
+    /// Whether the query expects rows of exactly these columns, by number and type.
+    pub fn expects(&self, columns: impl Iterator<Item = (i16, Oid)>) -> bool {
+        // SAFETY: the call is one of a function that returns rows, so the server passed the description of those that the
+        // query expects, which has as many entries as it says.
+        let expected = unsafe {
+            let descriptor = (*self.result_info()).expectedDesc;
+            (0..(*descriptor).natts).map(move |n| &*catalog::attribute(descriptor, n))
         };
-        if is_refused {
-            session::forget_analyses();
-            return Err(Refused::Altered { table: table.name.clone() });
-        }
-        let domain = Some(self.type_of(0)).filter(|&given| given != table.row_type);
-        Ok(Rows { domain, ..self.rows() })
+        let expected = expected.filter(|attribute| !attribute.attisdropped);
+        expected.map(|attribute| (attribute.attnum, attribute.atttypid)).eq(columns)
+    }
+
+    /// What the query was made for.
+    pub fn made_for(&self) -> MadeFor {
+        // SAFETY: the call is under way, one of a function that returns rows.
+        unsafe { query::made_for(self.0) }
     }
 
     /// Gives the reply to the server.
@@ -236,21 +164,139 @@ impl Call {
         // SAFETY: reading a field of the call.
         unsafe { (*self.0).resultinfo.cast() }
     }
+}
 
-    fn datum(&self, argument: usize, name: &'static str) -> Result<Datum, Refused> {
-        self.nullable(argument).ok_or(Refused::NullArgument(name))
+/// The arguments of a call, read one after the other as the SQL of the function declares them.
+pub struct Arguments<'c> {
+    call: &'c Call,
+    next: usize,
+}
+
+impl<'c> Arguments<'c> {
+    /// A relation, by its oid.
+    pub fn table(&mut self, name: &'static str) -> Result<Oid, Refused> {
+        self.oid().ok_or(Refused::NullArgument(name))
     }
 
-    fn nullable(&self, argument: usize) -> Option<Datum> {
-        // SAFETY: the function is declared with at least this many arguments.
-        unsafe {
-            let argument = &*(*self.0).args.as_ptr().add(argument);
-            (!argument.isnull).then_some(argument.value)
+    /// The type of an argument whose value does not matter.
+    pub fn type_only(&mut self) -> Oid {
+        let (argument, _) = self.next();
+        self.type_of(argument)
+    }
+
+    /// A value of any type.
+    pub fn value(&mut self, name: &'static str) -> Result<Value, Refused> {
+        let (argument, datum) = self.next();
+        let datum = datum.ok_or(Refused::NullArgument(name))?;
+        Ok(Value { datum, type_oid: self.type_of(argument) })
+    }
+
+    /// A bigint, or `None` when it is null.
+    pub fn number(&mut self) -> Option<i64> {
+        self.datum().map(|datum| datum.value() as i64)
+    }
+
+    /// A smallint, or `None` when it is null.
+    pub fn small_number(&mut self) -> Option<i16> {
+        self.datum().map(|datum| datum.value() as i16)
+    }
+
+    /// An oid, or `None` when it is null.
+    pub fn oid(&mut self) -> Option<Oid> {
+        self.datum().map(|datum| Oid::from(datum.value() as u32))
+    }
+
+    /// A jsonb value.
+    pub fn document(&mut self, name: &'static str) -> Result<Document, Refused> {
+        let datum = self.datum().ok_or(Refused::NullArgument(name))?;
+        // SAFETY: the argument is declared jsonb and lives as long as the call.
+        Ok(unsafe { Document::from_datum(datum) })
+    }
+
+    /// The name of the fence column, which is the last argument of a function and may be left out.
+    pub fn fence_column(&mut self) -> Result<&'c CStr, Refused> {
+        // SAFETY: the server says how many arguments there are.
+        let count = usize::try_from(unsafe { (*self.call.0).nargs }).unwrap_or(0);
+        if self.next >= count {
+            return Ok(c"fence");
         }
+        self.name().ok_or(Refused::NullArgument("fence_column"))
+    }
+
+    /// A name, or `None` when it is null.
+    pub fn name(&mut self) -> Option<&'c CStr> {
+        // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL, which live as long as the call.
+        self.datum().map(|datum| unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
+    }
+
+    /// A text, or `None` when it is null.
+    pub fn text(&mut self) -> Option<CString> {
+        self.datum().map(|datum| Value { datum, type_oid: pg_sys::TEXTOID }.text())
+    }
+
+    /// The text of a node tree of the catalog, or `None` when it is null.
+    pub fn text_of_tree(&mut self) -> Option<CString> {
+        // SAFETY: the argument is declared pg_node_tree, which has the form of a text.
+        self.datum().map(|datum| unsafe { CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr())).to_owned() })
+    }
+
+    /// The place of a version of a row, or `None` when it is null.
+    pub fn place(&mut self) -> Option<pg_sys::ItemPointerData> {
+        // SAFETY: the argument is declared tid: a pointer to such a place.
+        self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::ItemPointerData>() })
+    }
+
+    /// Passes an argument over.
+    pub fn skip(&mut self) {
+        self.next += 1;
+    }
+
+    fn datum(&mut self) -> Option<Datum> {
+        let (_, datum) = self.next();
+        datum
+    }
+
+    fn next(&mut self) -> (usize, Option<Datum>) {
+        let argument = self.next;
+        self.next += 1;
+        // SAFETY: the function is declared with at least this many arguments.
+        let given = unsafe { &*(*self.call.0).args.as_ptr().add(argument) };
+        (argument, (!given.isnull).then_some(given.value))
     }
 
     fn type_of(&self, argument: usize) -> Oid {
         // SAFETY: the server finds the type in the expression that makes the call; without one it says none.
-        unsafe { types::argument_type((*self.0).flinfo, argument) }
+        unsafe { types::argument_type((*self.call.0).flinfo, argument) }
+    }
+}
+
+impl From<Datum> for Reply {
+    fn from(datum: Datum) -> Reply {
+        Reply::Value(datum)
+    }
+}
+
+impl From<Fence> for Reply {
+    /// A bigint; a fence has at most 53 bits.
+    fn from(fence: Fence) -> Reply {
+        Reply::Value(Datum::from(fence.get() as i64))
+    }
+}
+
+macro_rules! replies {
+    ($($number:ty),+) => { $(
+        impl From<$number> for Reply {
+            fn from(value: $number) -> Reply {
+                Reply::Value(Datum::from(value))
+            }
+        }
+    )+ };
+}
+replies!(bool, i16, i32, i64);
+
+impl<T: Into<Reply>> From<Option<T>> for Reply {
+    /// Null where there is nothing.
+    fn from(value: Option<T>) -> Reply {
+        value.map_or(Reply::Nothing, T::into)
     }
 }

@@ -88,7 +88,7 @@ pub fn counters_of(verb: Verb) -> (Counter, Counter) {
 
 /// `stat()`: the rows of `pg_stat_fence` for this database; one row of nulls where nothing can be counted.
 pub fn stat(call: &Call) -> Result<Reply, Refused> {
-    let rows = call.rows();
+    let rows = call.rows(None);
     if !counters::are_there() {
         log::notice(
             text!["pg_fence counts nothing: it is not preloaded"],

@@ -4,7 +4,7 @@
 //! when it is renamed or moved, and one that is created again under an old name is another table.
 
 use crate::errors::Refused;
-use crate::server::catalog::{self, RelationName};
+use crate::server::catalog::RelationName;
 use crate::server::operators;
 use crate::server::text::{Identifier, joined, text};
 use crate::server::types::{self, Input};
@@ -144,19 +144,6 @@ impl Table {
     /// The column of exactly this name.
     pub fn column(&self, name: &[u8]) -> Option<&Column> {
         self.columns.iter().find(|column| column.name.as_bytes() == name)
-    }
-
-    /// Whether a description of rows is that of this table's as it is now.
-    ///
-    /// # Safety
-    ///
-    /// The descriptor is valid.
-    pub unsafe fn has_columns(&self, descriptor: pg_sys::TupleDesc) -> bool {
-        // SAFETY: as the caller promises; it has as many entries as it says.
-        let described = unsafe { (0..(*descriptor).natts).map(|n| &*catalog::attribute(descriptor, n)) };
-        let described = described.filter(|attribute| !attribute.attisdropped);
-        let own = self.columns.iter().map(|column| (column.number, column.type_oid));
-        described.map(|attribute| (attribute.attnum, attribute.atttypid)).eq(own)
     }
 
     /// A column of the primary key.

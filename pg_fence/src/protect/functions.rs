@@ -1,0 +1,79 @@
+//! The SQL functions that plain writes of protected tables depend on: the one that declares a fence, and those that the
+//! WHEN conditions of the triggers call for every row.
+//!
+//! Anybody can call the latter by hand, with any arguments. Invariant: such a call opens nothing that the caller could not
+//! have opened by a write.
+
+use crate::errors::Refused;
+use crate::protect::members;
+use crate::protect::passes::{self, WrittenRow};
+use crate::server::call::{Arguments, Call, Reply};
+use crate::server::session;
+use crate::settings::accepted_number;
+use crate::table::stored::Stored;
+use fence::resource::{NEVER_CLAIMED, PlainWrite};
+
+/// `fence_use(fence bigint)`: lets plain SQL of this transaction write rows of protected tables that carry this fence.
+/// Answers the fence.
+pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
+    let fence = accepted_number(call.arguments().number())?;
+    if !session::is_in_transaction_block() {
+        return Err(Refused::NoBlock { function: "fence_use()" });
+    }
+    passes::use_fence(fence)?;
+    Ok(Reply::from(fence))
+}
+
+/// `refuses_update(relation oid, row_id tid, written_by xid, old_fence bigint, new_fence bigint, old_owner text, new_owner
+/// text)`: whether a row of a protected table may not be updated.
+pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    let row = written_row(call, &mut given);
+    given.skip();
+    let (old, new) = (given.number(), given.number());
+    let passes = passes::is_accepted(PlainWrite::Update { old, new }) || passes::spend_on_update(&row, old, new);
+    Ok(Reply::from(!passes))
+}
+
+/// `refuses_delete(relation oid, row_id tid, written_by xid, old_fence bigint, old_owner text)`: whether a row of a
+/// protected table may not be deleted.
+pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    let row = written_row(call, &mut given);
+    given.skip();
+    let old = given.number();
+    let moved = is_moved(&row);
+    let own_fence = passes::spend_on_deletion(&row, old, moved);
+    // What a function of this library writes is looked at afterwards, wherever it is.
+    let passes = own_fence.is_some()
+        || (passes::is_accepted(PlainWrite::Delete { old }) && (!moved || passes::admit_move(row.query, row.table)));
+    // Whoever calls this by hand may say any fence: one that is not in use opens nothing.
+    if moved && passes {
+        passes::expect_insertion(row.query, own_fence.or(old).unwrap_or(NEVER_CLAIMED));
+    }
+    Ok(Reply::from(!passes))
+}
+
+/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a
+/// protected table.
+pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    given.skip();
+    given.skip();
+    let new = given.number();
+    let passes = match passes::take_expected(call.query()) {
+        Some(kept) => new == Some(kept),
+        None => passes::is_accepted(PlainWrite::Insert { new }),
+    };
+    Ok(Reply::from(!passes))
+}
+
+fn written_row(call: &Call, given: &mut Arguments) -> WrittenRow {
+    WrittenRow { query: call.query(), table: given.oid().unwrap_or_default(), place: given.place() }
+}
+
+/// Whether the deleted row goes on in another partition.
+fn is_moved(row: &WrittenRow) -> bool {
+    members::is_partition(row.table)
+        && row.place.and_then(|place| Stored::at(row.table, place)).is_some_and(|version| version.has_moved())
+}

@@ -1,0 +1,93 @@
+//! The arguments of the functions on rows: read once, then checked against the table.
+
+use crate::errors::Refused;
+use crate::row::change::Change;
+use crate::row::key::Key;
+use crate::row::patch::Patch;
+use crate::server::call::{Arguments, Call};
+use crate::server::json::Document;
+use crate::server::types::Value;
+use crate::settings::accepted_fence;
+use crate::table::relation::{Column, Table};
+use crate::table::tables;
+use crate::table::verb::{Answer, Verb};
+use fence::Fence;
+use pgrx::pg_sys::Oid;
+use std::ffi::CStr;
+
+/// What the SQL of a function on one row says.
+pub struct RowArguments<'c> {
+    pub table: Oid,
+    key: Value,
+    fence: Option<i64>,
+    patch: Option<Document>,
+    fence_column: &'c CStr,
+}
+
+/// A row and the fence that it is changed under, as the table takes them.
+pub struct Row<'t> {
+    table: &'t Table,
+    fence_column: &'t Column,
+    fence: Fence,
+    key: Key,
+    patch: Option<Patch<'t>>,
+}
+
+/// The table whose row type the argument has; its value does not matter.
+pub fn target_of_row_type(arguments: &mut Arguments) -> Result<Oid, Refused> {
+    tables::of_row_type(arguments.type_only())
+}
+
+/// The table that the argument names.
+pub fn target(arguments: &mut Arguments) -> Result<Oid, Refused> {
+    arguments.table("target")
+}
+
+impl<'c> RowArguments<'c> {
+    /// `(target, key, fence[, fence_column])`
+    pub fn plain(
+        call: &'c Call,
+        target: fn(&mut Arguments) -> Result<Oid, Refused>,
+    ) -> Result<RowArguments<'c>, Refused> {
+        let mut given = call.arguments();
+        Ok(RowArguments {
+            table: target(&mut given)?,
+            key: given.value("key")?,
+            fence: given.number(),
+            patch: None,
+            fence_column: given.fence_column()?,
+        })
+    }
+
+    /// `(target, key, fence, patch[, fence_column])`
+    pub fn patched(
+        call: &'c Call,
+        target: fn(&mut Arguments) -> Result<Oid, Refused>,
+    ) -> Result<RowArguments<'c>, Refused> {
+        let mut given = call.arguments();
+        Ok(RowArguments {
+            table: target(&mut given)?,
+            key: given.value("key")?,
+            fence: given.number(),
+            patch: Some(given.document("patch")?),
+            fence_column: given.fence_column()?,
+        })
+    }
+
+    /// The row in its table. Errors: the table has no such fence column, or an argument does not fit it.
+    pub fn of<'t>(&self, table: &'t Table) -> Result<Row<'t>, Refused> {
+        let fence_column = table.fence_column(self.fence_column)?;
+        let fence = accepted_fence(table, fence_column, self.fence)?;
+        let key = Key::read(table, self.key)?;
+        let patch = self.patch.as_ref().map(|patch| Patch::read(table, fence_column, patch)).transpose()?;
+        Ok(Row { table, fence_column, fence, key, patch })
+    }
+}
+
+impl Row<'_> {
+    /// The change of this row that answers no row.
+    pub fn change(&self, verb: Verb) -> Change<'_> {
+        let (table, fence_column, key, fence) = (self.table, self.fence_column, &self.key, self.fence);
+        Change { table, fence_column, key, fence, verb, answer: Answer::Fence, patch: self.patch.as_ref(), rows: None }
+    }
+}
