@@ -5,8 +5,8 @@
 
 use crate::errors::Refused;
 use crate::server::session::MainThread;
-use crate::server::text::text;
 use crate::table::direct::Connection;
+use pg_forms::text;
 use std::cell::Cell;
 use std::ffi::CString;
 

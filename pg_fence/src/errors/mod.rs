@@ -7,8 +7,8 @@
 mod codes;
 
 use crate::server::catalog::RelationName;
-use crate::server::text::{c_string, text};
 use fence::Fence;
+use pg_forms::{c_string, packed_sqlstate, text};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString, c_int};
 
@@ -671,18 +671,6 @@ impl Report {
 fn duplicate(text: &CStr) -> *mut std::ffi::c_char {
     // SAFETY: `text` ends with a NUL; the copy lives in the current memory context.
     unsafe { pg_sys::pstrdup(text.as_ptr()) }
-}
-
-/// The five characters of an SQLSTATE in the six bits each that the server packs them in.
-const fn packed_sqlstate(sqlstate: &str) -> c_int {
-    let bytes = sqlstate.as_bytes();
-    let mut packed = 0;
-    let mut n = 0;
-    while n < bytes.len() {
-        packed |= ((bytes[n] - b'0') as c_int & 0x3F) << (6 * n);
-        n += 1;
-    }
-    packed
 }
 
 const _: () = assert!(packed_sqlstate("P0002") == pgrx::PgSqlErrorCode::ERRCODE_NO_DATA_FOUND as c_int);

@@ -4,7 +4,7 @@
 //! and nothing that only looks like it, `fence_column` recognises.
 
 use crate::server::catalog;
-use crate::server::text::{Identifier, joined, text};
+use pg_forms::{Identifier, joined, text};
 use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
 

@@ -3,7 +3,7 @@
 use crate::protect::condition;
 use crate::server::catalog;
 use crate::server::rights;
-use crate::server::text::{Identifier, text};
+use pg_forms::{Identifier, text};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString};
 

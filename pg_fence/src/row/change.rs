@@ -11,7 +11,6 @@ use crate::row::key::Key;
 use crate::row::patch::Patch;
 use crate::server::call::Rows;
 use crate::server::log;
-use crate::server::text::text;
 use crate::stats::counters::Counter;
 use crate::stats::{self, Subject};
 use crate::table::plans::{self, Outcome, RowAs, Values};
@@ -20,6 +19,7 @@ use crate::table::statement::Statement;
 use crate::table::verb::{Answer, Verb};
 use fence::Fence;
 use fence::resource::Verdict;
+use pg_forms::text;
 use pgrx::pg_sys::Datum;
 
 /// How often a change is tried when it reaches no row although the stored fence accepts it. The row can have been

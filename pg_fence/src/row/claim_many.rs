@@ -14,6 +14,7 @@ use crate::settings::accepted_fence;
 use crate::table::relation::Table;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
+use pg_forms::is_json_array;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
@@ -104,32 +105,10 @@ fn keys_of_text(table: &Table, text: &CStr) -> Result<Vec<Key>, Refused> {
     }
 }
 
-/// An array of the server can begin with a bracket too, where it names its bounds: `[0:1]={1,2}`.
-fn is_json_array(text: &[u8]) -> bool {
-    let text = text.trim_ascii_start();
-    let is_of_bounds = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"[]:+-".contains(byte);
-    text.first() == Some(&b'[') && text.iter().find(|byte| !is_of_bounds(byte)) != Some(&b'=')
-}
-
 fn array_of_texts() -> Oid {
     pg_sys::TEXTARRAYOID
 }
 
 fn null_key(table: &Table) -> Refused {
     Refused::Key { table: table.name.clone(), columns: table.key_names(), problem: KeyProblem::Null(None) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_json_array;
-
-    #[test]
-    fn the_bounds_of_an_array_are_no_json() {
-        for json in ["[1]", " [ 1, 2 ]", "[]", "[[1]]", "[-1]", "[\"a=b\"]", "[1", "["] {
-            assert!(is_json_array(json.as_bytes()), "{json}");
-        }
-        for array in ["[0:1]={1,2}", " [ -1 : +0 ] [1:1] = {{1},{2}}", "[2]={1,2}", "{1}", "={1}", ""] {
-            assert!(!is_json_array(array.as_bytes()), "{array}");
-        }
-    }
 }

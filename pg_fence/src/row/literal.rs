@@ -7,6 +7,7 @@ use crate::errors::{PatchProblem, Refused};
 use crate::server::json::{Json, Kind};
 use crate::server::session;
 use crate::server::types;
+use pg_forms::quote_element;
 use pgrx::pg_sys::{self, Oid};
 
 /// `pg_type.typcategory` of ranges.
@@ -74,7 +75,7 @@ fn array(json: &Json, element_type: Oid, delimiter: u8) -> Result<Vec<u8>, Refus
             continue;
         }
         match literal(element, element_type)? {
-            Some(value) => quote(&mut text, &value),
+            Some(value) => quote_element(&mut text, &value),
             None => text.extend_from_slice(b"NULL"),
         }
     }
@@ -101,21 +102,9 @@ fn composite(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
         if let Some((_, value)) = member
             && let Some(value) = literal(value, types::base_type(*field_type))?
         {
-            quote(&mut text, &value);
+            quote_element(&mut text, &value);
         }
     }
     text.push(b')');
     Ok(text)
-}
-
-/// In quotes, as the text forms of arrays and composites read them alike.
-fn quote(text: &mut Vec<u8>, value: &[u8]) {
-    text.push(b'"');
-    for &byte in value {
-        if matches!(byte, b'"' | b'\\') {
-            text.push(b'\\');
-        }
-        text.push(byte);
-    }
-    text.push(b'"');
 }

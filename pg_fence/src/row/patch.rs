@@ -6,8 +6,8 @@
 use crate::errors::{ColumnProblem, PatchProblem, Refused};
 use crate::row::literal::literal;
 use crate::server::json::{Document, Json, Kind};
-use crate::server::text::c_string;
 use crate::table::relation::{Column, Table};
+use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum};
 
 /// The columns to change, in the order of jsonb, and their new values; `None` is null.

@@ -7,7 +7,6 @@ use crate::row::change::told;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::log;
-use crate::server::text::text;
 use crate::server::types::Value;
 use crate::settings::accepted_fence;
 use crate::table::plans::{self, Values};
@@ -16,6 +15,7 @@ use crate::table::statement::Statement;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 use fence::resource::NEVER_CLAIMED;
+use pg_forms::text;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
 

@@ -135,14 +135,6 @@ impl<'d> Json<'d> {
     pub fn short_integer(&self) -> Option<i64> {
         const LENGTH_WORD: usize = 4;
         const HEADER: usize = 2;
-        // In the header of a numeric: its form, its sign, its places after the point and the weight of its first digit.
-        const FORM: u16 = 0xC000;
-        const SHORT: u16 = 0x8000;
-        const NEGATIVE: u16 = 0x2000;
-        const PLACES: u16 = 0x1F80;
-        const WEIGHT: u16 = 0x007F;
-        const BASE: i64 = 10_000;
-        const MAX_WEIGHT: usize = 3;
         // SAFETY: called for numbers, whose field is a numeric value: a length word, a header and digits of two bytes.
         let (header, digits) = unsafe {
             let start = self.value.val.numeric.cast::<u8>();
@@ -150,13 +142,7 @@ impl<'d> Json<'d> {
             let header = start.add(LENGTH_WORD).cast::<u16>();
             (*header, std::slice::from_raw_parts(header.add(1).cast::<i16>(), count))
         };
-        let weight = usize::from(header & WEIGHT);
-        if header & FORM != SHORT || header & PLACES != 0 || weight > MAX_WEIGHT || digits.len() > weight + 1 {
-            return None;
-        }
-        let at = |place| digits.get(place).copied().map_or(0, i64::from);
-        let magnitude = (0..=weight).fold(0, |number, place| number * BASE + at(place));
-        Some(if header & NEGATIVE == 0 { magnitude } else { -magnitude })
+        pg_forms::short_integer(header, digits)
     }
 
     /// A number in digits, with all its places.

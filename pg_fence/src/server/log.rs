@@ -1,6 +1,6 @@
 //! Lines in the server's log, and notices to the client.
 
-use crate::server::text::c_string;
+use pg_forms::c_string;
 use pgrx::pg_sys;
 
 /// Writes a line to the server's log.

@@ -1,8 +1,8 @@
 //! Operators, comparison functions and casts, as the catalog lists them.
 
 use crate::server::catalog::valid;
-use crate::server::text::c_string;
 use crate::server::types::Value;
+use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cmp::Ordering;
 use std::ffi::CStr;

@@ -7,7 +7,7 @@
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
 use crate::server::log;
 use crate::server::session::{self, MainThread};
-use crate::server::text::text;
+use pg_forms::text;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::Cell;

@@ -10,13 +10,14 @@ use crate::server::call::{Call, Reply};
 use crate::server::catalog;
 use crate::server::log;
 use crate::server::session;
-use crate::server::text::{self, text};
+use crate::server::text;
 use crate::server::types;
 use crate::settings;
 use crate::stats::counters::{Counted, Counter, Key, Kind, Named, Stale};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::NEVER_CLAIMED;
+use pg_forms::text;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
 

@@ -3,8 +3,8 @@
 //! Not those on fenced rows (`statement`, `plans`). Every name in such a text is quoted and qualified as it is there.
 
 use crate::errors::Refused;
-use crate::server::text::c_string;
 use crate::server::types::Value;
+use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::{CStr, CString, c_int, c_long};
 

@@ -5,9 +5,9 @@
 
 use crate::errors::Refused;
 use crate::server::catalog;
-use crate::server::text::text;
 use crate::table::direct::Connection;
 use crate::table::relation::Table;
+use pg_forms::text;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 

@@ -4,10 +4,10 @@
 
 use crate::errors::Refused;
 use crate::server::catalog::{self, RelationName};
-use crate::server::text::c_string;
 use crate::server::types;
 use crate::table::plan::Plans;
 use crate::table::relation::{Column, KeyColumn, SCHEMAS, TYPES, Table, hash_of};
+use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, OnceCell, RefCell};
 

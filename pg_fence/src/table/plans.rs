@@ -4,7 +4,6 @@
 //! The server re-plans by itself when a table changes; `tables` drops the plans whose text no longer fits.
 
 use crate::errors::Refused;
-use crate::server::text::c_string;
 use crate::server::types;
 use crate::table::direct::Connection;
 use crate::table::executor::{self, Parameters, Wanted, WantedRow};
@@ -12,6 +11,7 @@ use crate::table::plan::{Head, Plan};
 use crate::table::statement::Statement;
 use crate::table::tables;
 use crate::table::verb::Answer;
+use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int};

@@ -6,10 +6,10 @@
 use crate::errors::Refused;
 use crate::server::catalog::RelationName;
 use crate::server::operators;
-use crate::server::text::{Identifier, joined, text};
 use crate::server::types::{self, Input};
 use crate::table::fit::Fit;
 use crate::table::plan::Plans;
+use pg_forms::{Identifier, joined, text};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::{CStr, CString};

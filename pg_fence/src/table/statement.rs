@@ -6,11 +6,11 @@
 //! Parameters: the key's values, then the fence, then the patch's values.
 
 use crate::server::operators;
-use crate::server::text::{Identifier, Parameter, joined, text};
 use crate::table::fit::Fit;
 use crate::table::relation::{Column, Table};
 use crate::table::verb::{Answer, Verb};
 use fence::resource::Accepts;
+use pg_forms::{Identifier, Parameter, joined, text};
 
 /// A statement on a table.
 #[derive(Clone, Copy)]
