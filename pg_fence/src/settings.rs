@@ -26,7 +26,7 @@ const _: () = assert!(Fence::MAX == 9_007_199_254_740_991);
 static MAX_FENCE: AtomicU64 = AtomicU64::new(Fence::MAX);
 
 /// Makes the settings known to the server. Called once, when the library is loaded.
-pub fn define() {
+pub(crate) fn define() {
     GucRegistry::define_int_guc(
         c"pg_fence.max_fence_ahead",
         c"How far a fence may be ahead of the server's clock.",
@@ -73,7 +73,7 @@ pub fn define() {
 }
 
 /// Takes a number as a fence for this column. Errors: it is out of range.
-pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Result<Fence, Refused> {
+pub(crate) fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Result<Fence, Refused> {
     let column_max = if column.base_type == pg_sys::INT4OID { i32::MAX as u64 } else { i64::MAX as u64 };
     let above_column =
         |fence, max| FenceProblem::AboveColumn { fence, max, table: table.name.clone(), column: column.name.clone() };
@@ -81,7 +81,7 @@ pub fn accepted_fence(table: &Table, column: &Column, number: Option<i64>) -> Re
 }
 
 /// Takes a number as a fence that no column of the caller's holds. Errors: it is out of range.
-pub fn accepted_number(number: Option<i64>) -> Result<Fence, Refused> {
+pub(crate) fn accepted_number(number: Option<i64>) -> Result<Fence, Refused> {
     accepted(number, i64::MAX as u64, |fence, max| FenceProblem::AboveSetting { fence, max })
 }
 
@@ -113,12 +113,12 @@ fn fence_limits() -> FenceLimits {
 }
 
 /// `pg_fence.track`.
-pub fn tracks() -> bool {
+pub(crate) fn tracks() -> bool {
     TRACK.get()
 }
 
 /// `pg_fence.plan_memory` in bytes.
-pub fn plan_memory() -> usize {
+pub(crate) fn plan_memory() -> usize {
     usize::try_from(PLAN_MEMORY.get()).unwrap_or(0).saturating_mul(1024)
 }
 

@@ -21,7 +21,7 @@ const _: () = assert!(matches!(LIBRARY.as_bytes(), b"0.1.0"), "add the new versi
 static IS_CHECKED: MainThread<Cell<bool>> = MainThread(Cell::new(false));
 
 /// Refuses to work with SQL that this library does not know.
-pub fn check() -> Result<(), Refused> {
+pub(crate) fn check() -> Result<(), Refused> {
     if IS_CHECKED.get() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::ffi::CStr;
 
 impl Refused {
     /// Its code word.
-    pub fn code(&self) -> &'static CStr {
+    pub(crate) fn code(&self) -> &'static CStr {
         match self {
             Refused::NullArgument(_) => c"null_argument",
             Refused::Fence(problem) => problem.code(),

@@ -8,11 +8,11 @@ use pgrx::pg_sys;
 
 /// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
 /// is held to the end of the transaction, or to ROLLBACK TO a savepoint before it; PREPARE TRANSACTION keeps it.
-pub struct NamedLock(pg_sys::LOCKTAG);
+pub(crate) struct NamedLock(pg_sys::LOCKTAG);
 
 /// How a [`NamedLock`] is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LockMode {
+pub(crate) enum LockMode {
     /// Together with others that share it.
     Shared,
     /// By one transaction alone.
@@ -21,7 +21,7 @@ pub enum LockMode {
 
 impl NamedLock {
     /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
-    pub fn of(name: &[u8]) -> NamedLock {
+    pub(crate) fn of(name: &[u8]) -> NamedLock {
         let hash = text::hash(name);
         NamedLock(pg_sys::LOCKTAG {
             locktag_field1: session::database(),
@@ -34,7 +34,7 @@ impl NamedLock {
     }
 
     /// Takes the lock; waits in order behind all who came before and would conflict.
-    pub fn take(&self, mode: LockMode) {
+    pub(crate) fn take(&self, mode: LockMode) {
         const OF_THE_SESSION: bool = false;
         const DO_NOT_WAIT: bool = false;
         // SAFETY: the tag is complete. The server raises an error where the wait ends without the lock.
@@ -42,7 +42,7 @@ impl NamedLock {
     }
 
     /// Gives back what one `take` took.
-    pub fn give_back(&self, mode: LockMode) {
+    pub(crate) fn give_back(&self, mode: LockMode) {
         const OF_THE_SESSION: bool = false;
         // SAFETY: the tag is complete; the caller holds the lock in this mode.
         unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) };

@@ -5,9 +5,9 @@
 //! not by row locks, because its queue is first come, first served: a stream of transactions that share it cannot
 //! starve one that wants to be alone. Invariant: a stamp is read, and written, only under that lock.
 
-pub mod lock;
+pub(crate) mod lock;
 
-use crate::errors::{Refused, Told};
+use crate::errors::{Disclosed, Refused};
 use crate::guard::lock::{LockMode, NamedLock};
 use crate::row::key::Key;
 use crate::row::reset;
@@ -42,7 +42,7 @@ const MAX_TRIES: usize = 3;
 
 /// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
 /// keeps newer ones out to the end of the transaction. Answers the fence.
-pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     session::refuse_when_read_only(c"fenced_guard()");
     if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fenced_guard()" });
@@ -58,7 +58,7 @@ pub fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
 
 /// `fence_guard_forget(older_than bigint)`: removes the guards with a fence below this one, and answers how many. Does
 /// not wait for one that is being stamped.
-pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
     let older_than = accepted_number(call.arguments().number())?;
     let oid = guard_table()?;
     let _owner = AsOwner::of(oid);
@@ -80,7 +80,7 @@ pub fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
 
 /// `fence_guard_reset(resource text, new_fence bigint)`: stores a fence whatever is stored, and answers what was. 0
 /// stands for never stamped. Waits until it is alone, as a newer fence does. Written to the log.
-pub fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
     const NEVER_STAMPED: i64 = 0;
     let mut given = call.arguments();
     let resource = resource(&mut given)?;
@@ -146,7 +146,7 @@ impl Guard {
             }
         }
         let (table, key, fence) = (self.table.name.clone(), self.key.text(&self.table), fence.get() as i64);
-        Err(Refused::Blocked { table, key, stored: Told::Hidden, fence, verb: Verb::Claim.command() })
+        Err(Refused::Blocked { table, key, stored: Disclosed::Hidden, fence, verb: Verb::Claim.command() })
     }
 
     fn reset(&self, new: i64) -> Result<Option<i64>, Refused> {
@@ -220,7 +220,7 @@ impl Drop for Writing {
 
 /// `refuse_guards()`, the trigger of the table of the guards: refuses what these functions do not write themselves. New
 /// rows pass, which a restore brings.
-pub fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
     call.trigger().ok_or(Refused::NotATrigger)?;
     if IS_WRITING.get() { Ok(Reply::Void) } else { Err(Refused::GuardWrite) }
 }
@@ -235,7 +235,7 @@ fn resource(given: &mut Arguments) -> Result<Value, Refused> {
 }
 
 /// The oid of the table of the guards.
-pub fn guard_table() -> Result<Oid, Refused> {
+pub(crate) fn guard_table() -> Result<Oid, Refused> {
     let schema = catalog::internals().ok_or(Refused::NoGuardTable)?;
     catalog::relation_in(schema, TABLE).ok_or(Refused::NoGuardTable)
 }

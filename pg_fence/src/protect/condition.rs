@@ -18,9 +18,9 @@ const OLD: c_int = 1;
 const NEW: c_int = 2;
 
 /// A kind of row trigger.
-pub struct Kind {
+pub(crate) struct Kind {
     /// The command that fires it.
-    pub command: &'static CStr,
+    pub(crate) command: &'static CStr,
     function: &'static CStr,
     arguments: &'static [Argument],
     bit: i16,
@@ -42,7 +42,7 @@ enum Argument {
 }
 
 /// The row triggers of a protected table.
-pub const KINDS: [Kind; 3] = [
+pub(crate) const KINDS: [Kind; 3] = [
     Kind {
         command: c"UPDATE",
         function: c"refuses_update",
@@ -83,7 +83,7 @@ impl Kind {
     /// When a row of a partitioned table moves, the server evaluates the condition of the parent's UPDATE trigger too,
     /// without firing it. OLD is a copy without system columns there: its table is 0, and to read the writer would be an
     /// error (0A000). Conditions joined with AND are evaluated in order, so the first keeps the call from being made.
-    pub fn sql(&self, column: &CStr) -> Vec<u8> {
+    pub(crate) fn sql(&self, column: &CStr) -> Vec<u8> {
         let row = self.row();
         let arguments = self.arguments.iter().map(|argument| match argument {
             Argument::Table(row) => text![row_name(*row), ".tableoid"],
@@ -108,12 +108,12 @@ fn row_name(row: c_int) -> &'static str {
 }
 
 /// Whether a trigger of this `tgtype` is on INSERT.
-pub fn is_on_insert(tgtype: i16) -> bool {
+pub(crate) fn is_on_insert(tgtype: i16) -> bool {
     tgtype & INSERT != 0
 }
 
 /// The number of the fence column in the condition of a trigger of this `tgtype`, if it is one of those above.
-pub fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
+pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
     let kind = KINDS.iter().find(|kind| tgtype & (INSERT | DELETE | UPDATE) == kind.bit)?;
     let schema = catalog::internals()?;
     // SAFETY: the text is a condition of the catalog, which the server reads back into nodes; each node is used as what

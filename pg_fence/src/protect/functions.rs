@@ -15,7 +15,7 @@ use fence::resource::{NEVER_CLAIMED, PlainWrite};
 
 /// `fence_use(fence bigint)`: lets plain SQL of this transaction write rows of protected tables that carry this fence.
 /// Answers the fence.
-pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fence_use(call: &Call) -> Result<Reply, Refused> {
     let fence = accepted_number(call.arguments().number())?;
     if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fence_use()" });
@@ -26,7 +26,7 @@ pub fn fence_use(call: &Call) -> Result<Reply, Refused> {
 
 /// `refuses_update(relation oid, row_id tid, written_by xid, old_fence bigint, new_fence bigint, old_owner text, new_owner
 /// text)`: whether a row of a protected table may not be updated.
-pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn refuses_update(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
     given.skip();
@@ -37,7 +37,7 @@ pub fn refuses_update(call: &Call) -> Result<Reply, Refused> {
 
 /// `refuses_delete(relation oid, row_id tid, written_by xid, old_fence bigint, old_owner text)`: whether a row of a
 /// protected table may not be deleted.
-pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
     given.skip();
@@ -56,7 +56,7 @@ pub fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
 
 /// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a
 /// protected table.
-pub fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     given.skip();
     given.skip();

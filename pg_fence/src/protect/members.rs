@@ -8,25 +8,25 @@ use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString};
 
 /// The function of the triggers, in the extension's schema of its own.
-pub const FUNCTION: &CStr = c"refuse";
+pub(crate) const FUNCTION: &CStr = c"refuse";
 
 /// Locks a relation as CREATE TRIGGER does.
-pub fn lock_for_triggers(relation: Oid) {
+pub(crate) fn lock_for_triggers(relation: Oid) {
     // SAFETY: taking a lock on whatever has this oid, to the end of the transaction.
     unsafe { pg_sys::LockRelationOid(relation, pg_sys::ShareRowExclusiveLock as i32) };
 }
 
 /// A table, or one that is part of it or inherits from it.
-pub struct Member {
+pub(crate) struct Member {
     /// Its oid.
-    pub oid: Oid,
+    pub(crate) oid: Oid,
     /// What it is.
-    pub kind: MemberKind,
+    pub(crate) kind: MemberKind,
 }
 
 /// What a [`Member`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemberKind {
+pub(crate) enum MemberKind {
     /// A partitioned table, at the top or below.
     Partitioned,
     /// A partition with rows.
@@ -37,19 +37,19 @@ pub enum MemberKind {
 
 impl Member {
     /// The table in SQL.
-    pub fn qualified_name(&self) -> Vec<u8> {
+    pub(crate) fn qualified_name(&self) -> Vec<u8> {
         let name = catalog::relation_name(self.oid);
         text![Identifier(&name.schema), ".", Identifier(&name.name)]
     }
 }
 
 /// Leaves the members of a table unlocked.
-pub const NO_LOCK: pg_sys::LOCKMODE = pg_sys::NoLock as i32;
+pub(crate) const NO_LOCK: pg_sys::LOCKMODE = pg_sys::NoLock as i32;
 /// Locks the members of a table as CREATE TRIGGER does.
-pub const FOR_TRIGGERS: pg_sys::LOCKMODE = pg_sys::ShareRowExclusiveLock as i32;
+pub(crate) const FOR_TRIGGERS: pg_sys::LOCKMODE = pg_sys::ShareRowExclusiveLock as i32;
 
 /// The table and all below it, the parents first, each locked so.
-pub fn all(table: Oid, lock: pg_sys::LOCKMODE) -> Vec<Member> {
+pub(crate) fn all(table: Oid, lock: pg_sys::LOCKMODE) -> Vec<Member> {
     // SAFETY: the list is one of oids; relations that are locked stay.
     unsafe {
         let list = pg_sys::find_all_inheritors(table, lock, std::ptr::null_mut());
@@ -65,13 +65,13 @@ pub fn all(table: Oid, lock: pg_sys::LOCKMODE) -> Vec<Member> {
 /// Whether an error may tell what a column of a row of this table holds: whether both the role whose rights count and the
 /// one that the client has chosen may read the column, of the table or of a parent that it is a partition of, without a
 /// policy that could hide the row. The rights are those of the table's owner in a cascade, the client is who is told.
-pub fn may_be_told(table: Oid, column: i16) -> bool {
+pub(crate) fn may_disclose(table: Oid, column: i16) -> bool {
     reads_all_rows(table, column, rights::current_user()) && reads_all_rows(table, column, rights::client_user())
 }
 
 /// The same where the role whose rights count has just read the row: it is the client's own, or the client too reads all
 /// rows. In a SECURITY DEFINER function it is the definer's.
-pub fn may_be_told_what_is_read(table: Oid, column: i16) -> bool {
+pub(crate) fn may_disclose_what_is_read(table: Oid, column: i16) -> bool {
     let client = rights::client_user();
     client == rights::current_user() || reads_all_rows(table, column, client)
 }
@@ -83,13 +83,13 @@ fn reads_all_rows(table: Oid, column: i16, role: Oid) -> bool {
 }
 
 /// Whether a table is a partition.
-pub fn is_partition(table: Oid) -> bool {
+pub(crate) fn is_partition(table: Oid) -> bool {
     // SAFETY: it reads the catalog alone.
     unsafe { pg_sys::get_rel_relispartition(table) }
 }
 
 /// The partitioned tables above a partition, the nearest first; none for other tables.
-pub fn partition_ancestors(table: Oid) -> Vec<Oid> {
+pub(crate) fn partition_ancestors(table: Oid) -> Vec<Oid> {
     // SAFETY: the list is one of oids; the function may be asked for partitions alone.
     unsafe {
         if pg_sys::get_rel_relispartition(table) { oids(pg_sys::get_partition_ancestors(table)) } else { Vec::new() }
@@ -108,22 +108,22 @@ unsafe fn oids(list: *mut pg_sys::List) -> Vec<Oid> {
 }
 
 /// A trigger that calls the function `refuse`, whatever its name and its condition.
-pub struct Made {
+pub(crate) struct Made {
     /// Its name.
-    pub name: CString,
+    pub(crate) name: CString,
     /// The fence column in its condition, where that is as fence_protect() makes it.
-    pub fence_column: Option<i16>,
+    pub(crate) fence_column: Option<i16>,
     /// Whether it is one of a partition that follows its parent's.
-    pub is_clone: bool,
+    pub(crate) is_clone: bool,
     /// Whether it is on INSERT.
-    pub is_on_insert: bool,
+    pub(crate) is_on_insert: bool,
     /// Whether it fires where nobody has changed `session_replication_role`.
-    pub is_enabled: bool,
+    pub(crate) is_enabled: bool,
 }
 
 /// The triggers of a relation that fence_protect() made. The relation is locked to the end of the transaction: by the caller
 /// already, or, a parent of its table, here.
-pub fn made_triggers(relation: Oid) -> Vec<Made> {
+pub(crate) fn made_triggers(relation: Oid) -> Vec<Made> {
     // SAFETY: the relation is opened and closed again; its lock stays.
     unsafe {
         let open = pg_sys::try_relation_open(relation, pg_sys::AccessShareLock as i32);
@@ -140,7 +140,7 @@ pub fn made_triggers(relation: Oid) -> Vec<Made> {
 /// one that was attached since the partitioned table was protected.
 ///
 /// Nothing is locked for it, as the maintenance of a partition would hold up the moves between others.
-pub fn open_to_moves(partition: Oid) -> Option<Oid> {
+pub(crate) fn open_to_moves(partition: Oid) -> Option<Oid> {
     let made = |relation| {
         // SAFETY: the server keeps the description of a relation as long as it is in use, whatever is locked.
         unsafe {

@@ -1,8 +1,8 @@
 //! Protected tables: their triggers, what passes them, and how the rest is refused.
 
-pub mod condition;
-pub mod functions;
-pub mod members;
-pub mod passes;
-pub mod refuse;
-pub mod triggers;
+pub(crate) mod condition;
+pub(crate) mod functions;
+pub(crate) mod members;
+pub(crate) mod passes;
+pub(crate) mod refuse;
+pub(crate) mod triggers;

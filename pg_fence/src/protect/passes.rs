@@ -76,7 +76,7 @@ static PASSES: MainThread<Passes> =
     MainThread(Passes { own: RefCell::new(None), in_use: RefCell::new(Vec::new()), moves: RefCell::new(Vec::new()) });
 
 /// Asks the server to tell about the ends of transactions and savepoints. Called once, when the library is loaded.
-pub fn watch_transactions() {
+pub(crate) fn watch_transactions() {
     // SAFETY: the callbacks are functions of this library, which is never unloaded.
     unsafe {
         pg_sys::RegisterXactCallback(Some(transaction_ended), std::ptr::null_mut());
@@ -86,12 +86,12 @@ pub fn watch_transactions() {
 
 /// Opens the gate for one row, as long as the answer lives.
 #[must_use]
-pub struct OwnPass(Option<Rc<OwnChange>>);
+pub(crate) struct OwnPass(Option<Rc<OwnChange>>);
 
 impl OwnPass {
     /// For a change of this kind of this row, which stamps this fence or relies on it. Where the table has no trigger
     /// that would ask, the gate is shut meanwhile.
-    pub fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
+    pub(crate) fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
         let own = table.may_be_protected.then(|| {
             let parts = table.key.iter().zip(&key.fits).zip(&key.values).map(|((column, fit), value)| {
                 let (column, operator, value) = (table.key_column(column), fit.operator, value.datum);
@@ -106,7 +106,7 @@ impl OwnPass {
 
     /// Ends it, after the change has reached this many rows. Answers how it was used for a row that the change did not
     /// reach, or not as it says: by a rule or a function in an expression or a policy of the table.
-    pub fn end(self, rows: u64) -> Option<UnfencedWrite> {
+    pub(crate) fn end(self, rows: u64) -> Option<UnfencedWrite> {
         let own = PASSES.own.borrow().clone()?;
         match rows {
             1 => own.is_put_back.get().then_some(UnfencedWrite::FenceChanged),
@@ -122,17 +122,17 @@ impl Drop for OwnPass {
 }
 
 /// A version of a row that is written, as the condition of a trigger names it.
-pub struct WrittenRow {
+pub(crate) struct WrittenRow {
     /// The query that writes it.
-    pub query: Query,
+    pub(crate) query: Query,
     /// Its table: the partition.
-    pub table: Oid,
+    pub(crate) table: Oid,
     /// Where it lies; none where the caller names no place.
-    pub place: Option<Place>,
+    pub(crate) place: Option<Place>,
 }
 
 /// Lets plain SQL of this transaction write rows that carry this fence. Errors: too many are in use.
-pub fn use_fence(fence: Fence) -> Result<(), Refused> {
+pub(crate) fn use_fence(fence: Fence) -> Result<(), Refused> {
     let mut in_use = PASSES.in_use.borrow_mut();
     if in_use.iter().any(|used| used.fence == fence) {
         return Ok(());
@@ -145,12 +145,12 @@ pub fn use_fence(fence: Fence) -> Result<(), Refused> {
 }
 
 /// What the fences in use say to a write of a row that has this fence.
-pub fn judge(stored: Option<i64>) -> PlainVerdict {
+pub(crate) fn judge(stored: Option<i64>) -> PlainVerdict {
     judge_plain(stored, PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
 /// Whether a fence in use accepts a plain write.
-pub fn is_accepted(write: PlainWrite) -> bool {
+pub(crate) fn is_accepted(write: PlainWrite) -> bool {
     write.is_accepted(PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
@@ -180,7 +180,7 @@ impl OwnChange {
 }
 
 /// Spends the change of ours on an update, if it is that change. Answers whether it did.
-pub fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i64>) -> bool {
+pub(crate) fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i64>) -> bool {
     let Some(own) = PASSES.unspent_change(row, old).filter(|own| own.verb != Verb::Delete) else { return false };
     own.is_spent.set(true);
     own.is_put_back.set(new != Some(own.fence));
@@ -189,21 +189,21 @@ pub fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i64>) -> 
 
 /// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row. Answers the
 /// fence of the change if it did.
-pub fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool) -> Option<i64> {
+pub(crate) fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool) -> Option<i64> {
     let own = PASSES.unspent_change(row, old).filter(|own| moved != (own.verb == Verb::Delete))?;
     own.is_spent.set(true);
     Some(own.fence)
 }
 
 /// Takes the fence that the row must keep which this query has deleted in another partition, once for each.
-pub fn take_expected(query: Query) -> Option<i64> {
+pub(crate) fn take_expected(query: Query) -> Option<i64> {
     let mut moves = PASSES.moves.borrow_mut();
     if moves.is_empty() { None } else { moves.iter_mut().find(|one| one.query == query)?.keeps.take() }
 }
 
 /// Admits a move of a row out of a partition by plain SQL, where a trigger asks for its fence wherever it goes. That is
 /// found out once for a query, which has one view of the partitions.
-pub fn admit_move(query: Query, partition: Oid) -> bool {
+pub(crate) fn admit_move(query: Query, partition: Oid) -> bool {
     let is_admitted = |one: &Move| one.query == query && one.may_leave.contains(&partition);
     if !PASSES.moves.borrow().iter().any(is_admitted) {
         if members::open_to_moves(partition).is_some() {
@@ -217,7 +217,7 @@ pub fn admit_move(query: Query, partition: Oid) -> bool {
 /// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
 /// with the query. Where a BEFORE trigger keeps it from doing so, nothing tells an insertion by another part of the query
 /// from that of the moved row, and it is refused.
-pub fn expect_insertion(query: Query, keeps: i64) {
+pub(crate) fn expect_insertion(query: Query, keeps: i64) {
     PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
 }
 

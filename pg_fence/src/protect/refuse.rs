@@ -15,9 +15,9 @@ use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
 /// The event that a trigger was fired for.
-pub struct TriggerEvent {
+pub(crate) struct TriggerEvent {
     /// The table.
-    pub table: Oid,
+    pub(crate) table: Oid,
     data: *mut pg_sys::TriggerData,
 }
 
@@ -39,7 +39,7 @@ enum Written {
 }
 
 /// `refuse()`, the trigger of protected tables: refuses.
-pub fn refuse(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn refuse(call: &Call) -> Result<Reply, Refused> {
     let event = TriggerEvent::of(call)?;
     let column = event.fence_column();
     let refused = event.refusal(column);
@@ -49,7 +49,7 @@ pub fn refuse(call: &Call) -> Result<Reply, Refused> {
 
 /// `trigger_column(condition pg_node_tree, kind smallint)`: the number of the fence column of a trigger with this
 /// WHEN condition and this `pg_trigger.tgtype`; null when the condition is not the one that `fence_protect` makes.
-pub fn trigger_column(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn trigger_column(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let (Some(condition), Some(kind)) = (given.text_of_tree(), given.small_number()) else {
         return Ok(Reply::Nothing);
@@ -59,7 +59,7 @@ pub fn trigger_column(call: &Call) -> Result<Reply, Refused> {
 
 impl TriggerEvent {
     /// The event that a function is called for as a trigger. Errors: it is not called as one.
-    pub fn of(call: &Call) -> Result<TriggerEvent, Refused> {
+    pub(crate) fn of(call: &Call) -> Result<TriggerEvent, Refused> {
         let data = call.trigger().ok_or(Refused::NotATrigger)?;
         // SAFETY: the relation of a trigger is open.
         Ok(TriggerEvent { table: unsafe { (*(*data).tg_relation).rd_id }, data })
@@ -146,7 +146,7 @@ impl TriggerEvent {
         column: Option<i16>,
         command: &'static str,
     ) -> Option<Refused> {
-        let may_read = column.is_some_and(|column| members::may_be_told(self.table, column));
+        let may_read = column.is_some_and(|column| members::may_disclose(self.table, column));
         let told = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
         match passes::judge(stored) {
             PlainVerdict::Accepted => None,

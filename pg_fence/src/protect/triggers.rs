@@ -24,7 +24,7 @@ const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 
 /// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the triggers, or
 /// makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they are.
-pub fn fence_protect(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     let given = ProtectArguments::of(call)?;
     let oid = given.table;
     if guard_table().is_ok_and(|guards| guards == oid) {
@@ -72,7 +72,7 @@ impl<'c> ProtectArguments<'c> {
 }
 
 /// `fence_unprotect(target regclass)`: removes the triggers. Answers on how many tables they were.
-pub fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     let oid = call.arguments().table("target")?;
     let table = open_for_triggers(oid, |member| rights::require_owner(member, &catalog::relation_name(member).name))?;
     refuse_partition(&table)?;

@@ -16,8 +16,8 @@ use pgrx::pg_sys::Oid;
 use std::ffi::CStr;
 
 /// What the SQL of a function on one row says.
-pub struct RowArguments<'c> {
-    pub table: Oid,
+pub(crate) struct RowArguments<'c> {
+    pub(crate) table: Oid,
     key: Value,
     fence: Option<i64>,
     patch: Option<Document>,
@@ -25,7 +25,7 @@ pub struct RowArguments<'c> {
 }
 
 /// A row and the fence that it is changed under, as the table takes them.
-pub struct Row<'t> {
+pub(crate) struct Row<'t> {
     table: &'t Table,
     fence_column: &'t Column,
     fence: Fence,
@@ -34,18 +34,18 @@ pub struct Row<'t> {
 }
 
 /// The table whose row type the argument has; its value does not matter.
-pub fn target_of_row_type(arguments: &mut Arguments) -> Result<Oid, Refused> {
+pub(crate) fn target_of_row_type(arguments: &mut Arguments) -> Result<Oid, Refused> {
     tables::of_row_type(arguments.type_only())
 }
 
 /// The table that the argument names.
-pub fn target(arguments: &mut Arguments) -> Result<Oid, Refused> {
+pub(crate) fn target(arguments: &mut Arguments) -> Result<Oid, Refused> {
     arguments.table("target")
 }
 
 impl<'c> RowArguments<'c> {
     /// `(target, key, fence[, fence_column])`
-    pub fn plain(
+    pub(crate) fn plain(
         call: &'c Call,
         target: fn(&mut Arguments) -> Result<Oid, Refused>,
     ) -> Result<RowArguments<'c>, Refused> {
@@ -60,7 +60,7 @@ impl<'c> RowArguments<'c> {
     }
 
     /// `(target, key, fence, patch[, fence_column])`
-    pub fn patched(
+    pub(crate) fn patched(
         call: &'c Call,
         target: fn(&mut Arguments) -> Result<Oid, Refused>,
     ) -> Result<RowArguments<'c>, Refused> {
@@ -75,7 +75,7 @@ impl<'c> RowArguments<'c> {
     }
 
     /// The row in its table. Errors: the table has no such fence column, or an argument does not fit it.
-    pub fn of<'t>(&self, table: &'t Table) -> Result<Row<'t>, Refused> {
+    pub(crate) fn of<'t>(&self, table: &'t Table) -> Result<Row<'t>, Refused> {
         let fence_column = table.fence_column(self.fence_column)?;
         let fence = accepted_fence(table, fence_column, self.fence)?;
         let key = Key::read(table, self.key)?;
@@ -86,7 +86,7 @@ impl<'c> RowArguments<'c> {
 
 impl Row<'_> {
     /// The change of this row that answers no row.
-    pub fn change(&self, verb: Verb) -> Change<'_> {
+    pub(crate) fn change(&self, verb: Verb) -> Change<'_> {
         let (table, fence_column, key, fence) = (self.table, self.fence_column, &self.key, self.fence);
         Change { table, fence_column, key, fence, verb, answer: Answer::Fence, patch: self.patch.as_ref(), rows: None }
     }

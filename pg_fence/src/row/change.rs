@@ -4,7 +4,7 @@
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
 //! the statement of the caller.
 
-use crate::errors::{Refused, Told, UnfencedWrite};
+use crate::errors::{Disclosed, Refused, UnfencedWrite};
 use crate::protect::members;
 use crate::protect::passes::OwnPass;
 use crate::row::key::Key;
@@ -27,23 +27,23 @@ use pgrx::pg_sys::Datum;
 const MAX_TRIES: usize = 3;
 
 /// A change of one row.
-pub struct Change<'a> {
+pub(crate) struct Change<'a> {
     /// The table.
-    pub table: &'a Table,
+    pub(crate) table: &'a Table,
     /// Its fence column.
-    pub fence_column: &'a Column,
+    pub(crate) fence_column: &'a Column,
     /// The row's key.
-    pub key: &'a Key,
+    pub(crate) key: &'a Key,
     /// The caller's fence.
-    pub fence: Fence,
+    pub(crate) fence: Fence,
     /// What is done.
-    pub verb: Verb,
+    pub(crate) verb: Verb,
     /// What is answered.
-    pub answer: Answer,
+    pub(crate) answer: Answer,
     /// The columns to set.
-    pub patch: Option<&'a Patch<'a>>,
+    pub(crate) patch: Option<&'a Patch<'a>>,
     /// Where the row is added, if it is answered as a row.
-    pub rows: Option<&'a Rows>,
+    pub(crate) rows: Option<&'a Rows>,
 }
 
 /// What was read of the row of a change that reached none.
@@ -56,7 +56,7 @@ struct Found {
 
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
-    pub fn make(&self) -> Result<Option<Outcome>, Refused> {
+    pub(crate) fn make(&self) -> Result<Option<Outcome>, Refused> {
         let (statement, values, row_as) = (self.statement(), self.values(), self.row_as());
         let (counted, counted_stale) = stats::counters_of(self.verb);
         let mut stored = None;
@@ -157,14 +157,14 @@ impl Change<'_> {
             return Ok(outcome);
         }
         let (table, key) = (self.table.name.clone(), self.key_text());
-        Err(Refused::PutBack { table, key, stored: self.told(outcome.fence), fence: self.fence_number() })
+        Err(Refused::PutBack { table, key, stored: self.disclosed(outcome.fence), fence: self.fence_number() })
     }
 
     /// Stale is an answer and no error, so the log would know nothing of it.
     fn note_stale(&self, stored: Option<i64>) {
         log::debug_line(|| {
             let (table, key) = (self.table.qualified_name(), self.key_text());
-            let stored = self.told(stored).or("a newer one", "");
+            let stored = self.disclosed(stored).or("a newer one", "");
             text!["pg_fence: fence ", self.fence, " is stale for ", table, " ", key, ", which has ", stored]
         });
     }
@@ -177,24 +177,24 @@ impl Change<'_> {
     }
 
     fn unclaimed(&self, stored: Option<i64>) -> Refused {
-        let stored = self.told(stored);
+        let stored = self.disclosed(stored);
         Refused::Unclaimed { table: self.table.name.clone(), key: self.key_text(), stored, fence: self.fence }
     }
 
     fn blocked(&self, stored: Option<i64>) -> Refused {
         let (table, key, verb) = (self.table.name.clone(), self.key_text(), self.verb.command());
-        Refused::Blocked { table, key, stored: self.told(stored), fence: self.fence_number(), verb }
+        Refused::Blocked { table, key, stored: self.disclosed(stored), fence: self.fence_number(), verb }
     }
 
-    fn told(&self, stored: Option<i64>) -> Told {
-        told(self.table, self.fence_column, stored)
+    fn disclosed(&self, stored: Option<i64>) -> Disclosed {
+        disclosed(self.table, self.fence_column, stored)
     }
 }
 
 /// A fence that the caller has read, as far as the client may be told it.
-pub fn told(table: &Table, fence_column: &Column, stored: Option<i64>) -> Told {
-    match members::may_be_told_what_is_read(table.oid, fence_column.number) {
-        true => Told::Fence(stored),
-        false => Told::Hidden,
+pub(crate) fn disclosed(table: &Table, fence_column: &Column, stored: Option<i64>) -> Disclosed {
+    match members::may_disclose_what_is_read(table.oid, fence_column.number) {
+        true => Disclosed::Fence(stored),
+        false => Disclosed::Hidden,
     }
 }

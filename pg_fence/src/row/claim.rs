@@ -10,7 +10,7 @@ use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 
 /// `fenced_claim(target anyelement, key, fence bigint, fence_column name)`: the row, or no row when stale.
-pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
     let given = RowArguments::plain(call, target_of_row_type)?;
     let table = tables::open(given.table)?;
     let rows = rows_of(call, &table)?;
@@ -19,7 +19,7 @@ pub fn fenced_claim(call: &Call) -> Result<Reply, Refused> {
 }
 
 /// `fenced_claim_json(target regclass, key, fence bigint, fence_column name)`: the row as jsonb, or null when stale.
-pub fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
     let given = RowArguments::plain(call, target)?;
     let table = tables::open(given.table)?;
     let claimed = Change { answer: Answer::Row, ..given.of(&table)?.change(Verb::Claim) }.make()?;

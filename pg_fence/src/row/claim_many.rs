@@ -20,7 +20,7 @@ use std::ffi::CStr;
 
 /// `fenced_claim_many(target anyelement, keys, fence bigint, fence_column name)`: the rows that were claimed, in the
 /// order of the key. A stale one is absent; a key that is named twice is claimed once.
-pub fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
     let given = ManyArguments::of(call)?;
     let table = tables::open(given.table)?;
     let fence_column = table.fence_column(given.fence_column)?;

@@ -21,11 +21,11 @@ const TEXTS: u8 = b'S';
 
 /// One value per column of the primary key, in the key's order.
 #[derive(Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// How each value is compared.
-    pub fits: Vec<Fit>,
+    pub(crate) fits: Vec<Fit>,
     /// The values; the guards' are never absent.
-    pub values: Vec<Value>,
+    pub(crate) values: Vec<Value>,
     /// Whether one of the values is none that its column's type has. So no row has this key, and the search for it goes
     /// the way of every other, with all its checks of rights, but finds nothing.
     is_absent: bool,
@@ -42,7 +42,7 @@ impl Key {
     /// Reads a key: the value for a key of one column, a row or a jsonb object of its columns for any. An untyped or
     /// text value is read as the column's type; for several columns it is the text of a JSON object. Errors: it does
     /// not fit the primary key.
-    pub fn read(table: &Table, given: Value) -> Result<Key, Refused> {
+    pub(crate) fn read(table: &Table, given: Value) -> Result<Key, Refused> {
         // The common case first: one column, and a type that has been seen before.
         if let [only] = table.key.as_slice()
             && let Some(fit) = only.known_fit(given.type_oid)
@@ -73,7 +73,7 @@ impl Key {
     }
 
     /// Reads a key from an element of a JSON array: an object of the key's columns, or the value of the only one.
-    pub fn from_json(table: &Table, json: &Json) -> Result<Key, Refused> {
+    pub(crate) fn from_json(table: &Table, json: &Json) -> Result<Key, Refused> {
         let [only] = table.key.as_slice() else {
             return match json.kind() {
                 Kind::Object => Key::from_members(table, &json.members()),
@@ -89,7 +89,7 @@ impl Key {
     }
 
     /// Reads a key from the members of a JSON object, which are exactly the key's columns.
-    pub fn from_members(table: &Table, members: &[(&[u8], Json)]) -> Result<Key, Refused> {
+    pub(crate) fn from_members(table: &Table, members: &[(&[u8], Json)]) -> Result<Key, Refused> {
         let is_key = |name: &[u8]| table.column(name).is_some_and(|column| column.is_key);
         if let Some((name, _)) = members.iter().find(|(name, _)| !is_key(name)) {
             return Err(refused(table, KeyProblem::NoKeyColumn(name.to_vec())));
@@ -105,35 +105,35 @@ impl Key {
     }
 
     /// The values as parameters, each of the type that its [`Fit`] says.
-    pub fn datums(&self) -> impl Iterator<Item = Option<Datum>> + '_ {
+    pub(crate) fn datums(&self) -> impl Iterator<Item = Option<Datum>> + '_ {
         // No row has null in a column of its primary key.
         self.values.iter().map(|value| (!self.is_absent).then_some(value.datum))
     }
 
     /// Whether no row can have this key.
-    pub fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         self.is_absent
     }
 
     /// The key as error texts show it: `(a, b)=(1, x)`.
-    pub fn text(&self, table: &Table) -> Vec<u8> {
+    pub(crate) fn text(&self, table: &Table) -> Vec<u8> {
         text![table.key_names(), "=(", joined(self.values.iter().map(|value| value.short_text()), ", "), ")"]
     }
 
     /// The value of a key of one column that is an integer of 64 bits, of whatever type.
-    pub fn integer(&self) -> Option<i64> {
+    pub(crate) fn integer(&self) -> Option<i64> {
         let [only] = self.values[..] else { return None };
         only.text().to_str().ok()?.parse().ok()
     }
 
     /// The refusal of a call with this key and this fence that found no row.
-    pub fn no_row(&self, table: &Table, fence: i64) -> Refused {
+    pub(crate) fn no_row(&self, table: &Table, fence: i64) -> Refused {
         let may_be_swapped = self.integer().is_some_and(|key| fence::may_be_swapped(key, fence));
         Refused::NoRow { table: table.name.clone(), key: self.text(table), may_be_swapped }
     }
 
     /// The same key with each value of its column's own type. Errors: the column's type has no such value.
-    pub fn in_column_types(self, table: &Table) -> Result<Key, Refused> {
+    pub(crate) fn in_column_types(self, table: &Table) -> Result<Key, Refused> {
         if self.is_absent {
             return Ok(self);
         }
@@ -142,7 +142,7 @@ impl Key {
     }
 
     /// Whether both keys have values of the same types, so that they can be compared.
-    pub fn has_types_of(&self, other: &Key) -> bool {
+    pub(crate) fn has_types_of(&self, other: &Key) -> bool {
         let types = |key: &Key| key.values.iter().map(|value| value.type_oid).collect::<Vec<_>>();
         types(self) == types(other)
     }
@@ -184,14 +184,14 @@ fn is_single_value(table: &Table, only: &KeyColumn, given: Oid) -> bool {
 }
 
 /// The order of the primary key's index, between keys with values of the same types.
-pub struct KeyOrder<'t> {
+pub(crate) struct KeyOrder<'t> {
     table: &'t Table,
     comparisons: Vec<Comparison>,
 }
 
 impl KeyOrder<'_> {
     /// The order of keys with values of the types that this one has.
-    pub fn of_types<'t>(key: &Key, table: &'t Table) -> KeyOrder<'t> {
+    pub(crate) fn of_types<'t>(key: &Key, table: &'t Table) -> KeyOrder<'t> {
         let columns = table.key.iter().zip(&key.values);
         let comparisons =
             columns.map(|(key, value)| Comparison::of(key.operator_family, key.operator_type, value.type_oid));
@@ -199,7 +199,7 @@ impl KeyOrder<'_> {
     }
 
     /// Compares two keys. Those that no row has come first.
-    pub fn compare(&self, one: &Key, other: &Key) -> Ordering {
+    pub(crate) fn compare(&self, one: &Key, other: &Key) -> Ordering {
         if one.is_absent || other.is_absent {
             return other.is_absent.cmp(&one.is_absent);
         }

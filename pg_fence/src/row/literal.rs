@@ -19,7 +19,7 @@ const RANGES: u8 = b'R';
 /// it does not name. Types json and jsonb take any value, so an array of them has one dimension. Strings are taken as
 /// the type's own text form. Errors: an object with a member that the composite lacks; an array for
 /// a composite or a range.
-pub fn literal(json: &Json, type_oid: Oid) -> Result<Option<Vec<u8>>, Refused> {
+pub(crate) fn literal(json: &Json, type_oid: Oid) -> Result<Option<Vec<u8>>, Refused> {
     if is_json(type_oid) {
         return Ok(match json.kind() {
             Kind::Null => None,
@@ -37,7 +37,7 @@ pub fn literal(json: &Json, type_oid: Oid) -> Result<Option<Vec<u8>>, Refused> {
 }
 
 /// Whether a type holds JSON values as they are.
-pub fn is_json(type_oid: Oid) -> bool {
+pub(crate) fn is_json(type_oid: Oid) -> bool {
     type_oid == pg_sys::JSONBOID || type_oid == pg_sys::JSONOID
 }
 

@@ -2,14 +2,14 @@
 //!
 //! Not the statement that is run, which is in `table`, and not the rule, which is `fence::resource`.
 
-pub mod arguments;
-pub mod change;
-pub mod claim;
-pub mod claim_many;
-pub mod key;
-pub mod literal;
-pub mod number;
-pub mod patch;
-pub mod reset;
-pub mod rows;
-pub mod update;
+pub(crate) mod arguments;
+pub(crate) mod change;
+pub(crate) mod claim;
+pub(crate) mod claim_many;
+pub(crate) mod key;
+pub(crate) mod literal;
+pub(crate) mod number;
+pub(crate) mod patch;
+pub(crate) mod reset;
+pub(crate) mod rows;
+pub(crate) mod update;

@@ -9,7 +9,7 @@ use pg_forms::{c_string, integer, is_same_number, shortest};
 use pgrx::pg_sys::{self, Datum, Oid};
 
 /// Whether values of a type are numbers to this module.
-pub fn is_number(type_oid: Oid) -> bool {
+pub(crate) fn is_number(type_oid: Oid) -> bool {
     matches!(
         type_oid,
         pg_sys::INT2OID
@@ -24,7 +24,7 @@ pub fn is_number(type_oid: Oid) -> bool {
 }
 
 /// The digits of a number: `-12.50`, `NaN`, `Infinity`.
-pub fn digits(number: Value) -> String {
+pub(crate) fn digits(number: Value) -> String {
     let datum = number.datum;
     match number.type_oid {
         pg_sys::INT2OID => (datum.value() as i16).to_string(),
@@ -44,7 +44,7 @@ pub fn digits(number: Value) -> String {
 }
 
 /// The number with these digits as a value of a type; `None` where the type has no such number.
-pub fn value_of(digits: &str, type_oid: Oid) -> Option<Value> {
+pub(crate) fn value_of(digits: &str, type_oid: Oid) -> Option<Value> {
     let read = |text: &str| {
         let datum = Input::of(type_oid).read(Some(&c_string(text.into())), -1);
         datum.map(|datum| Value { datum, type_oid })

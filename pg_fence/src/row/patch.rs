@@ -11,17 +11,17 @@ use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum};
 
 /// The columns to change, in the order of jsonb, and their new values; `None` is null.
-pub struct Patch<'t> {
+pub(crate) struct Patch<'t> {
     /// The columns.
-    pub columns: Vec<&'t Column>,
+    pub(crate) columns: Vec<&'t Column>,
     /// The value of each, of the column's type.
-    pub values: Vec<Option<Datum>>,
+    pub(crate) values: Vec<Option<Datum>>,
 }
 
 impl<'t> Patch<'t> {
     /// Reads a patch for a table. Errors: it is no object, is empty, or names a column that it may not change; what
     /// the input function of a type says of a value.
-    pub fn read(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
+    pub(crate) fn read(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
         let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotAnObject(kind)))?;
         if members.is_empty() {
             return Err(Refused::Patch(PatchProblem::Empty));

@@ -3,7 +3,7 @@
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;
 use crate::row::arguments::target;
-use crate::row::change::told;
+use crate::row::change::disclosed;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::log;
@@ -21,7 +21,7 @@ use std::ffi::CStr;
 
 /// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and
 /// answers what was there. 0 stands for never claimed. For the owner of the table alone; written to the log.
-pub fn fence_reset(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     let given = ResetArguments::of(call)?;
     let table = tables::open_as_owner(given.table)?;
     let fence = table.fence_column(given.fence_column)?;
@@ -58,7 +58,7 @@ impl<'c> ResetArguments<'c> {
 }
 
 /// Stores the new fence in the row that `lock` finds, and answers the old one. Logged.
-pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refused> {
+pub(crate) fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refused> {
     let table = lock.table;
     let mut values = Values::with_capacity(key.fits.len() + 1);
     values.extend(key.datums());
@@ -78,13 +78,13 @@ pub fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refus
             return Err(Refused::PutBack {
                 table: table.name.clone(),
                 key: key_text(),
-                stored: told(table, lock.fence, written.fence),
+                stored: disclosed(table, lock.fence, written.fence),
                 fence: new,
             });
         }
         (1, _) => {
             let (table, key, verb) = (table.name.clone(), key_text(), Verb::Reset.command());
-            let stored = told(lock.table, lock.fence, found.fence);
+            let stored = disclosed(lock.table, lock.fence, found.fence);
             return Err(Refused::Blocked { table, key, stored, fence: new, verb });
         }
         _ => return Err(key.no_row(table, new)),

@@ -9,7 +9,7 @@ use crate::table::tables;
 
 /// Begins them. Errors: the query was made for other columns than the table has now: it was prepared before, or has waited
 /// for the table's lock since.
-pub fn rows_of(call: &Call, table: &Table) -> Result<Rows, Refused> {
+pub(crate) fn rows_of(call: &Call, table: &Table) -> Result<Rows, Refused> {
     let fits = call.expects(table.columns.iter().map(|column| (column.number, column.type_oid)));
     // Queries without `*` and what is stored in views stay as they are when they are analysed anew, so once is enough.
     let is_refused = match if fits { call.made_for() } else { MadeFor::Others } {

@@ -9,13 +9,13 @@ use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 
 /// `fenced_update(target regclass, key, fence bigint, patch jsonb, fence_column name)`: true written, false stale.
-pub fn fenced_update(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_update(call: &Call) -> Result<Reply, Refused> {
     write(RowArguments::patched(call, target)?, Verb::Update)
 }
 
 /// `fenced_update_returning(target anyelement, key, fence bigint, patch jsonb, fence_column name)`: the row as it was
 /// written, or no row when stale.
-pub fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
     let given = RowArguments::patched(call, target_of_row_type)?;
     let table = tables::open(given.table)?;
     let rows = rows_of(call, &table)?;
@@ -25,12 +25,12 @@ pub fn fenced_update_returning(call: &Call) -> Result<Reply, Refused> {
 
 /// `fenced_write(target regclass, key, fence bigint, patch jsonb, fence_column name)`: stamps and sets at once. True
 /// written, false stale.
-pub fn fenced_write(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_write(call: &Call) -> Result<Reply, Refused> {
     write(RowArguments::patched(call, target)?, Verb::Write)
 }
 
 /// `fenced_delete(target regclass, key, fence bigint, fence_column name)`: true deleted, false stale.
-pub fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
     write(RowArguments::plain(call, target)?, Verb::Delete)
 }
 

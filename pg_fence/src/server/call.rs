@@ -12,10 +12,10 @@ use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
 use std::ffi::{CStr, CString};
 
 /// A call of one of the extension's functions.
-pub struct Call(FunctionCallInfo);
+pub(crate) struct Call(FunctionCallInfo);
 
 /// What a function answers.
-pub enum Reply {
+pub(crate) enum Reply {
     /// Null, or no row at all where a function returns rows.
     Nothing,
     /// Nothing to tell, from a function that returns void.
@@ -27,7 +27,7 @@ pub enum Reply {
 }
 
 /// Where the rows of a function go that returns several.
-pub struct Rows {
+pub(crate) struct Rows {
     store: *mut pg_sys::Tuplestorestate,
     descriptor: pg_sys::TupleDesc,
     /// The domain over the rows' type, if the query expects one.
@@ -39,7 +39,7 @@ const RANDOM_ACCESS: bool = true;
 
 impl Rows {
     /// Adds a row of these fields, as many as the function's declaration says; `None` is null.
-    pub fn put_fields(&self, fields: &[Option<Datum>]) {
+    pub(crate) fn put_fields(&self, fields: &[Option<Datum>]) {
         let mut values: Vec<Datum> = fields.iter().map(|field| field.unwrap_or(Datum::null())).collect();
         let mut nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
         // SAFETY: there is a value of the declared type for each column; the server copies them.
@@ -49,17 +49,17 @@ impl Rows {
     }
 
     /// Where the server keeps them.
-    pub fn store(&self) -> *mut pg_sys::Tuplestorestate {
+    pub(crate) fn store(&self) -> *mut pg_sys::Tuplestorestate {
         self.store
     }
 
     /// Whether each row is checked by the constraints of a domain.
-    pub fn are_checked(&self) -> bool {
+    pub(crate) fn are_checked(&self) -> bool {
         self.domain.is_some()
     }
 
     /// Adds a row, a value of the table's row type.
-    pub fn put(&self, row: Datum) {
+    pub(crate) fn put(&self, row: Datum) {
         if let Some(domain) = self.domain {
             types::check_domain(row, domain);
         }
@@ -82,23 +82,23 @@ impl Call {
     /// # Safety
     ///
     /// It is the call that the server is making of a function with the arguments that its SQL declaration says.
-    pub unsafe fn new(info: FunctionCallInfo) -> Call {
+    pub(crate) unsafe fn new(info: FunctionCallInfo) -> Call {
         Call(info)
     }
 
     /// The arguments, to be read in the order of the function's declaration.
-    pub fn arguments(&self) -> Arguments<'_> {
+    pub(crate) fn arguments(&self) -> Arguments<'_> {
         Arguments { call: self, next: 0 }
     }
 
     /// The memory context that the caller's expression lives in: that of its query.
-    pub fn query(&self) -> pg_sys::MemoryContext {
+    pub(crate) fn query(&self) -> pg_sys::MemoryContext {
         // SAFETY: the server passes what it has looked up of the function.
         unsafe { (*(*self.0).flinfo).fn_mcxt }
     }
 
     /// What the server passes to a trigger function; none where the function is called as something else.
-    pub fn trigger(&self) -> Option<*mut pg_sys::TriggerData> {
+    pub(crate) fn trigger(&self) -> Option<*mut pg_sys::TriggerData> {
         // SAFETY: a trigger is called with its data in this place, which a tag identifies.
         unsafe {
             let context = (*self.0).context.as_ref()?;
@@ -108,7 +108,7 @@ impl Call {
 
     /// Begins the rows of a function that returns several. They are checked by the constraints of a domain, if the query
     /// expects one over their type.
-    pub fn rows(&self, domain: Option<Oid>) -> Rows {
+    pub(crate) fn rows(&self, domain: Option<Oid>) -> Rows {
         // SAFETY: the call is one of a function that returns rows, so the server passed where they go. It takes the
         // store over from there, which must therefore live as long as the query.
         unsafe {
@@ -124,7 +124,7 @@ impl Call {
     }
 
     /// Whether the query expects rows of exactly these columns, by number and type.
-    pub fn expects(&self, columns: impl Iterator<Item = (i16, Oid)>) -> bool {
+    pub(crate) fn expects(&self, columns: impl Iterator<Item = (i16, Oid)>) -> bool {
         // SAFETY: the call is one of a function that returns rows, so the server passed the description of those that the
         // query expects, which has as many entries as it says.
         let expected = unsafe {
@@ -136,13 +136,13 @@ impl Call {
     }
 
     /// What the query was made for.
-    pub fn made_for(&self) -> MadeFor {
+    pub(crate) fn made_for(&self) -> MadeFor {
         // SAFETY: the call is under way, one of a function that returns rows.
         unsafe { query::made_for(self.0) }
     }
 
     /// Gives the reply to the server.
-    pub fn answer(self, reply: Reply) -> Datum {
+    pub(crate) fn answer(self, reply: Reply) -> Datum {
         // SAFETY: writing the fields of the call that are there for it. Where the function returns rows, the server
         // passes where to say how many follow.
         unsafe {
@@ -167,54 +167,54 @@ impl Call {
 }
 
 /// The arguments of a call, read one after the other as the SQL of the function declares them.
-pub struct Arguments<'c> {
+pub(crate) struct Arguments<'c> {
     call: &'c Call,
     next: usize,
 }
 
 impl<'c> Arguments<'c> {
     /// A relation, by its oid.
-    pub fn table(&mut self, name: &'static str) -> Result<Oid, Refused> {
+    pub(crate) fn table(&mut self, name: &'static str) -> Result<Oid, Refused> {
         self.oid().ok_or(Refused::NullArgument(name))
     }
 
     /// The type of an argument whose value does not matter.
-    pub fn type_only(&mut self) -> Oid {
+    pub(crate) fn type_only(&mut self) -> Oid {
         let (argument, _) = self.next();
         self.type_of(argument)
     }
 
     /// A value of any type.
-    pub fn value(&mut self, name: &'static str) -> Result<Value, Refused> {
+    pub(crate) fn value(&mut self, name: &'static str) -> Result<Value, Refused> {
         let (argument, datum) = self.next();
         let datum = datum.ok_or(Refused::NullArgument(name))?;
         Ok(Value { datum, type_oid: self.type_of(argument) })
     }
 
     /// A bigint, or `None` when it is null.
-    pub fn number(&mut self) -> Option<i64> {
+    pub(crate) fn number(&mut self) -> Option<i64> {
         self.datum().map(|datum| datum.value() as i64)
     }
 
     /// A smallint, or `None` when it is null.
-    pub fn small_number(&mut self) -> Option<i16> {
+    pub(crate) fn small_number(&mut self) -> Option<i16> {
         self.datum().map(|datum| datum.value() as i16)
     }
 
     /// An oid, or `None` when it is null.
-    pub fn oid(&mut self) -> Option<Oid> {
+    pub(crate) fn oid(&mut self) -> Option<Oid> {
         self.datum().map(|datum| Oid::from(datum.value() as u32))
     }
 
     /// A jsonb value.
-    pub fn document(&mut self, name: &'static str) -> Result<Document, Refused> {
+    pub(crate) fn document(&mut self, name: &'static str) -> Result<Document, Refused> {
         let datum = self.datum().ok_or(Refused::NullArgument(name))?;
         // SAFETY: the argument is declared jsonb and lives as long as the call.
         Ok(unsafe { Document::from_datum(datum) })
     }
 
     /// The name of the fence column, which is the last argument of a function and may be left out.
-    pub fn fence_column(&mut self) -> Result<&'c CStr, Refused> {
+    pub(crate) fn fence_column(&mut self) -> Result<&'c CStr, Refused> {
         // SAFETY: the server says how many arguments there are.
         let count = usize::try_from(unsafe { (*self.call.0).nargs }).unwrap_or(0);
         if self.next >= count {
@@ -224,30 +224,30 @@ impl<'c> Arguments<'c> {
     }
 
     /// A name, or `None` when it is null.
-    pub fn name(&mut self) -> Option<&'c CStr> {
+    pub(crate) fn name(&mut self) -> Option<&'c CStr> {
         // SAFETY: the argument is declared name: a pointer to 64 bytes with a NUL, which live as long as the call.
         self.datum().map(|datum| unsafe { CStr::from_ptr(datum.cast_mut_ptr()) })
     }
 
     /// A text, or `None` when it is null.
-    pub fn text(&mut self) -> Option<CString> {
+    pub(crate) fn text(&mut self) -> Option<CString> {
         self.datum().map(|datum| Value { datum, type_oid: pg_sys::TEXTOID }.text())
     }
 
     /// The text of a node tree of the catalog, or `None` when it is null.
-    pub fn text_of_tree(&mut self) -> Option<CString> {
+    pub(crate) fn text_of_tree(&mut self) -> Option<CString> {
         // SAFETY: the argument is declared pg_node_tree, which has the form of a text.
         self.datum().map(|datum| unsafe { CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr())).to_owned() })
     }
 
     /// The place of a version of a row, or `None` when it is null.
-    pub fn place(&mut self) -> Option<pg_sys::ItemPointerData> {
+    pub(crate) fn place(&mut self) -> Option<pg_sys::ItemPointerData> {
         // SAFETY: the argument is declared tid: a pointer to such a place.
         self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::ItemPointerData>() })
     }
 
     /// Passes an argument over.
-    pub fn skip(&mut self) {
+    pub(crate) fn skip(&mut self) {
         self.next += 1;
     }
 

@@ -5,15 +5,15 @@ use std::ffi::{CStr, CString};
 
 /// A relation as error texts name it, and as the client finds it in the error's fields.
 #[derive(Clone, Debug)]
-pub struct RelationName {
+pub(crate) struct RelationName {
     /// The schema.
-    pub schema: CString,
+    pub(crate) schema: CString,
     /// The relation.
-    pub name: CString,
+    pub(crate) name: CString,
 }
 
 /// The schema and the name of a relation; empty when it is gone.
-pub fn relation_name(relation: Oid) -> RelationName {
+pub(crate) fn relation_name(relation: Oid) -> RelationName {
     // SAFETY: it reads the catalog; a null answer is not read.
     unsafe {
         let found = pg_sys::get_rel_name(relation);
@@ -23,7 +23,7 @@ pub fn relation_name(relation: Oid) -> RelationName {
 }
 
 /// Whether a column is declared NOT NULL.
-pub fn is_not_null(relation: Oid, column: i16) -> bool {
+pub(crate) fn is_not_null(relation: Oid, column: i16) -> bool {
     // SAFETY: the tuple is checked, read and released; a column's tuple has this layout.
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::ATTNUM as _;
@@ -38,7 +38,7 @@ pub fn is_not_null(relation: Oid, column: i16) -> bool {
 }
 
 /// Whether an oid is that of the function of this name in this schema.
-pub fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
+pub(crate) fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
     // SAFETY: it reads the catalog; a null answer is not read.
     unsafe {
         let found = pg_sys::get_func_name(function);
@@ -47,7 +47,7 @@ pub fn is_function(function: Oid, schema: Oid, name: &CStr) -> bool {
 }
 
 /// The name of a column; empty when it is gone.
-pub fn column_name(relation: Oid, column: i16) -> CString {
+pub(crate) fn column_name(relation: Oid, column: i16) -> CString {
     const MISSING_IS_OK: bool = true;
     // SAFETY: it reads the catalog; a null answer is not read.
     unsafe {
@@ -57,29 +57,29 @@ pub fn column_name(relation: Oid, column: i16) -> CString {
 }
 
 /// The number of the column of this name; 0 where there is none.
-pub fn column_number(relation: Oid, name: &CStr) -> i16 {
+pub(crate) fn column_number(relation: Oid, name: &CStr) -> i16 {
     // SAFETY: it reads the catalog alone.
     unsafe { pg_sys::get_attnum(relation, name.as_ptr()) }
 }
 
 /// The schema of what the extension keeps and calls itself. Its script makes it, and it cannot be moved.
-pub const INTERNALS: &CStr = c"fence_internals";
+pub(crate) const INTERNALS: &CStr = c"fence_internals";
 
 /// The oid of [`INTERNALS`]; none where the extension is not created.
-pub fn internals() -> Option<Oid> {
+pub(crate) fn internals() -> Option<Oid> {
     const MISSING_IS_OK: bool = true;
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_namespace_oid(INTERNALS.as_ptr(), MISSING_IS_OK) })
 }
 
 /// The relation of this name in a schema.
-pub fn relation_in(schema: Oid, name: &CStr) -> Option<Oid> {
+pub(crate) fn relation_in(schema: Oid, name: &CStr) -> Option<Oid> {
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_relname_relid(name.as_ptr(), schema) })
 }
 
 /// The owner of a relation.
-pub fn owner_of(relation: Oid) -> Option<Oid> {
+pub(crate) fn owner_of(relation: Oid) -> Option<Oid> {
     // SAFETY: the tuple is checked, read and released; a relation's tuple has this layout.
     unsafe {
         let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as _, Datum::from(relation));
@@ -97,7 +97,7 @@ pub fn owner_of(relation: Oid) -> Option<Oid> {
 /// # Safety
 ///
 /// The descriptor is valid and has more than `n` entries.
-pub unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const pg_sys::FormData_pg_attribute {
+pub(crate) unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const pg_sys::FormData_pg_attribute {
     // SAFETY: as the caller promises; the entries lie behind one another, from version 18 on after the compact ones.
     unsafe {
         #[cfg(any(feature = "pg18", feature = "pg19"))]
@@ -117,7 +117,7 @@ pub unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const pg_sys:
 /// # Safety
 ///
 /// The descriptor is that of an open relation and has more than `n` entries.
-pub unsafe fn is_never_null(descriptor: pg_sys::TupleDesc, n: i32) -> bool {
+pub(crate) unsafe fn is_never_null(descriptor: pg_sys::TupleDesc, n: i32) -> bool {
     #[cfg(any(feature = "pg18", feature = "pg19"))]
     {
         const IS_VALID: u8 = b'v';
@@ -133,13 +133,13 @@ pub unsafe fn is_never_null(descriptor: pg_sys::TupleDesc, n: i32) -> bool {
 }
 
 /// A name from the catalog.
-pub fn name(name: &pg_sys::NameData) -> CString {
+pub(crate) fn name(name: &pg_sys::NameData) -> CString {
     // SAFETY: a name of the catalog always has a NUL within its 64 bytes.
     unsafe { CStr::from_ptr(name.data.as_ptr()) }.to_owned()
 }
 
 /// The name of a schema.
-pub fn schema_name(schema: Oid) -> CString {
+pub(crate) fn schema_name(schema: Oid) -> CString {
     // SAFETY: it reads the catalog; a null answer, for a schema that is gone, is not read.
     unsafe {
         let name = pg_sys::get_namespace_name(schema);
@@ -148,23 +148,23 @@ pub fn schema_name(schema: Oid) -> CString {
 }
 
 /// The oid, unless it is the one that stands for none.
-pub fn valid(oid: Oid) -> Option<Oid> {
+pub(crate) fn valid(oid: Oid) -> Option<Oid> {
     (oid != pg_sys::InvalidOid).then_some(oid)
 }
 
 /// Whether a table is a temporary one.
-pub fn is_temporary(table: Oid) -> bool {
+pub(crate) fn is_temporary(table: Oid) -> bool {
     // SAFETY: it looks the table up; one that is gone is permanent.
     (unsafe { pg_sys::get_rel_persistence(table) }) as u8 == pg_sys::RELPERSISTENCE_TEMP
 }
 
 /// Whether there is a relation with this oid.
-pub fn relation_exists(relation: Oid) -> bool {
+pub(crate) fn relation_exists(relation: Oid) -> bool {
     is_in_cache(pg_sys::SysCacheIdentifier::RELOID as i32, relation)
 }
 
 /// Whether there is a database with this oid.
-pub fn database_exists(database: u32) -> bool {
+pub(crate) fn database_exists(database: u32) -> bool {
     is_in_cache(pg_sys::SysCacheIdentifier::DATABASEOID as i32, Oid::from(database))
 }
 

@@ -10,17 +10,17 @@ use std::ffi::CStr;
 use std::marker::PhantomData;
 
 /// A jsonb value as it came, unpacked. It lives in the memory context of the call.
-pub struct Document(*mut pg_sys::Jsonb);
+pub(crate) struct Document(*mut pg_sys::Jsonb);
 
 /// A value in a document.
 #[derive(Clone, Copy)]
-pub struct Json<'d> {
+pub(crate) struct Json<'d> {
     value: JsonbValue,
     document: PhantomData<&'d Document>,
 }
 
 /// What a JSON value is.
-pub enum Kind<'d> {
+pub(crate) enum Kind<'d> {
     /// `null`
     Null,
     /// `true` or `false`
@@ -41,13 +41,13 @@ impl Document {
     /// # Safety
     ///
     /// The datum is a jsonb value that lives to the end of the call.
-    pub unsafe fn from_datum(datum: Datum) -> Document {
+    pub(crate) unsafe fn from_datum(datum: Datum) -> Document {
         // SAFETY: as the caller promises.
         Document(unsafe { pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) }.cast())
     }
 
     /// The members of the object that the document is, or the words for what it is instead.
-    pub fn members(&self) -> Result<Vec<(&[u8], Json<'_>)>, &'static str> {
+    pub(crate) fn members(&self) -> Result<Vec<(&[u8], Json<'_>)>, &'static str> {
         match self.root() {
             Ok(root) if matches!(root.kind(), Kind::Object) => Ok(root.members()),
             Ok(_) => Err("a JSON array"),
@@ -56,7 +56,7 @@ impl Document {
     }
 
     /// The elements of the array that the document is.
-    pub fn elements(&self) -> Option<Vec<Json<'_>>> {
+    pub(crate) fn elements(&self) -> Option<Vec<Json<'_>>> {
         let root = self.root().ok()?;
         matches!(root.kind(), Kind::Array).then(|| root.elements())
     }
@@ -81,7 +81,7 @@ impl Document {
 
 impl<'d> Json<'d> {
     /// What this value is.
-    pub fn kind(&self) -> Kind<'d> {
+    pub(crate) fn kind(&self) -> Kind<'d> {
         // SAFETY: the type of the value says which field of the union is set; strings and containers lie in the
         // document, which outlives this value.
         unsafe {
@@ -97,7 +97,7 @@ impl<'d> Json<'d> {
     }
 
     /// The words for what it is, with the article.
-    pub fn words(&self) -> &'static str {
+    pub(crate) fn words(&self) -> &'static str {
         match self.kind() {
             Kind::Null => "a JSON null",
             Kind::Bool(_) => "a JSON boolean",
@@ -109,7 +109,7 @@ impl<'d> Json<'d> {
     }
 
     /// The members of an object, in the order of jsonb: shorter names first, then by their bytes. Empty for others.
-    pub fn members(&self) -> Vec<(&'d [u8], Json<'d>)> {
+    pub(crate) fn members(&self) -> Vec<(&'d [u8], Json<'d>)> {
         let mut members = Vec::new();
         let mut name: &[u8] = &[];
         self.each(|token, item| match token {
@@ -121,7 +121,7 @@ impl<'d> Json<'d> {
     }
 
     /// The elements of an array. Empty for others.
-    pub fn elements(&self) -> Vec<Json<'d>> {
+    pub(crate) fn elements(&self) -> Vec<Json<'d>> {
         let mut elements = Vec::new();
         self.each(|token, item| {
             if token == JsonbIteratorToken::WJB_ELEM {
@@ -132,7 +132,7 @@ impl<'d> Json<'d> {
     }
 
     /// A number that is written without a point and has at most 16 digits. Others have to be read from their text.
-    pub fn short_integer(&self) -> Option<i64> {
+    pub(crate) fn short_integer(&self) -> Option<i64> {
         const LENGTH_WORD: usize = 4;
         const HEADER: usize = 2;
         // SAFETY: called for numbers, whose field is a numeric value: a length word, a header and digits of two bytes.
@@ -146,7 +146,7 @@ impl<'d> Json<'d> {
     }
 
     /// A number in digits, with all its places.
-    pub fn number_text(&self) -> Vec<u8> {
+    pub(crate) fn number_text(&self) -> Vec<u8> {
         // SAFETY: called for numbers, whose field is a numeric value; its output function gives a C string.
         unsafe {
             let datum = Datum::from(self.value.val.numeric);
@@ -156,7 +156,7 @@ impl<'d> Json<'d> {
     }
 
     /// The value as JSON text.
-    pub fn text(&self) -> Vec<u8> {
+    pub(crate) fn text(&self) -> Vec<u8> {
         // SAFETY: the server makes a document of its own from a copy of the value, and a C string from that.
         unsafe {
             let document = self.to_jsonb().cast_mut_ptr::<pg_sys::Jsonb>();
@@ -167,7 +167,7 @@ impl<'d> Json<'d> {
     }
 
     /// The value as a jsonb value of its own.
-    pub fn to_jsonb(self) -> Datum {
+    pub(crate) fn to_jsonb(self) -> Datum {
         let mut value = self.value;
         // SAFETY: the value lies in the document or is a scalar; the server copies it.
         Datum::from(unsafe { pg_sys::JsonbValueToJsonb(&mut value) })

@@ -3,14 +3,14 @@
 //! Not the statements (`table`). Every function must run in the backend's one thread, inside a transaction; so does
 //! everything that calls it.
 
-pub mod call;
-pub mod catalog;
-pub mod json;
-pub mod log;
-pub mod operators;
-pub mod query;
-pub mod raw;
-pub mod rights;
-pub mod session;
-pub mod text;
-pub mod types;
+pub(crate) mod call;
+pub(crate) mod catalog;
+pub(crate) mod json;
+pub(crate) mod log;
+pub(crate) mod operators;
+pub(crate) mod query;
+pub(crate) mod raw;
+pub(crate) mod rights;
+pub(crate) mod session;
+pub(crate) mod text;
+pub(crate) mod types;

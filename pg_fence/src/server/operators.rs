@@ -8,12 +8,12 @@ use std::cmp::Ordering;
 use std::ffi::CStr;
 
 /// The comparison function of a B-tree operator family for values of one type, ready to be called.
-pub struct Comparison(pg_sys::FmgrInfo);
+pub(crate) struct Comparison(pg_sys::FmgrInfo);
 
 impl Comparison {
     /// The family's function for values of a type; for a type that the operator class takes as it is, the function of
     /// the class.
-    pub fn of(family: Oid, class_type: Oid, type_oid: Oid) -> Comparison {
+    pub(crate) fn of(family: Oid, class_type: Oid, type_oid: Oid) -> Comparison {
         const ORDER: i16 = pg_sys::BTORDER_PROC as i16;
         let mut info = pg_sys::FmgrInfo::default();
         // SAFETY: it reads the catalog; every operator class has this function. What the function keeps for itself lives
@@ -27,7 +27,7 @@ impl Comparison {
     }
 
     /// Orders two values of that type.
-    pub fn compare(&self, one: Value, other: Value, collation: Oid) -> Ordering {
+    pub(crate) fn compare(&self, one: Value, other: Value, collation: Oid) -> Ordering {
         let info = (&raw const self.0).cast_mut();
         // SAFETY: both are values of the type that the function takes.
         let sign = unsafe { pg_sys::FunctionCall2Coll(info, collation, one.datum, other.datum).value() as i32 };
@@ -36,19 +36,19 @@ impl Comparison {
 }
 
 /// The equality operator between two types in a B-tree operator family.
-pub fn equality_operator(family: Oid, left: Oid, right: Oid) -> Option<Oid> {
+pub(crate) fn equality_operator(family: Oid, left: Oid, right: Oid) -> Option<Oid> {
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_opfamily_member(family, left, right, pg_sys::BTEqualStrategyNumber as i16) })
 }
 
 /// Whether an operator's function is immutable.
-pub fn is_immutable(operator: Oid) -> bool {
+pub(crate) fn is_immutable(operator: Oid) -> bool {
     // SAFETY: it reads the catalog alone.
     unsafe { pg_sys::op_volatile(operator) as u8 == pg_sys::PROVOLATILE_IMMUTABLE }
 }
 
 /// Whether the operator says that two values are equal.
-pub fn are_equal(operator: Oid, left: Value, right: Value, collation: Oid) -> bool {
+pub(crate) fn are_equal(operator: Oid, left: Value, right: Value, collation: Oid) -> bool {
     // SAFETY: the operator takes values of these types and answers a boolean.
     unsafe {
         pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left.datum, right.datum).value() != 0
@@ -56,7 +56,7 @@ pub fn are_equal(operator: Oid, left: Value, right: Value, collation: Oid) -> bo
 }
 
 /// The function that casts values of one type to another, where a cast takes one.
-pub fn cast_function(from: Oid, to: Oid) -> Option<Oid> {
+pub(crate) fn cast_function(from: Oid, to: Oid) -> Option<Oid> {
     let mut function = pg_sys::InvalidOid;
     let explicit = pg_sys::CoercionContext::COERCION_EXPLICIT;
     // SAFETY: it reads the catalog and fills the oid.
@@ -65,7 +65,7 @@ pub fn cast_function(from: Oid, to: Oid) -> Option<Oid> {
 }
 
 /// Casts a value by such a function.
-pub fn cast(value: Value, function: Oid, type_oid: Oid) -> Value {
+pub(crate) fn cast(value: Value, function: Oid, type_oid: Oid) -> Value {
     const NO_MODIFIER: i32 = -1;
     const IS_EXPLICIT: bool = true;
     let (modifier, explicit) = (Datum::from(NO_MODIFIER), Datum::from(IS_EXPLICIT));
@@ -75,7 +75,13 @@ pub fn cast(value: Value, function: Oid, type_oid: Oid) -> Value {
 }
 
 /// `left operator right` in SQL that means exactly this operator, whatever the search path.
-pub fn operator_clause(left: Vec<u8>, left_type: Oid, operator: Oid, right: Vec<u8>, right_type: Oid) -> Vec<u8> {
+pub(crate) fn operator_clause(
+    left: Vec<u8>,
+    left_type: Oid,
+    operator: Oid,
+    right: Vec<u8>,
+    right_type: Oid,
+) -> Vec<u8> {
     let (left, right) = (c_string(left), c_string(right));
     // SAFETY: both texts end with a NUL, and the buffer is the server's own, copied before it goes.
     unsafe {
@@ -89,7 +95,7 @@ pub fn operator_clause(left: Vec<u8>, left_type: Oid, operator: Oid, right: Vec<
 }
 
 /// The schema of an operator.
-pub fn operator_schema(operator: Oid) -> Option<Oid> {
+pub(crate) fn operator_schema(operator: Oid) -> Option<Oid> {
     // SAFETY: the tuple is checked, read and released; an operator's tuple has this layout.
     unsafe {
         let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::OPEROID as _, Datum::from(operator));
@@ -104,7 +110,7 @@ pub fn operator_schema(operator: Oid) -> Option<Oid> {
 }
 
 /// Whether an operator that answers a boolean says yes to two values of its types.
-pub fn compares(operator: Oid, collation: Oid, left: Datum, right: Datum) -> bool {
+pub(crate) fn compares(operator: Oid, collation: Oid, left: Datum, right: Datum) -> bool {
     // SAFETY: as the caller promises of the values; the operator is one of an index, which has a function.
     unsafe { pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left, right).value() != 0 }
 }

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 
 /// How the columns that a query was made for compare with those that the table has now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MadeFor {
+pub(crate) enum MadeFor {
     /// They are the same, as far as the query shows.
     These,
     /// The query reads what is there, but the table has a new column or a new name for one: `*` would mean more.
@@ -25,7 +25,7 @@ pub enum MadeFor {
 /// # Safety
 ///
 /// The call is under way, of a function that returns rows.
-pub unsafe fn made_for(call: pg_sys::FunctionCallInfo) -> MadeFor {
+pub(crate) unsafe fn made_for(call: pg_sys::FunctionCallInfo) -> MadeFor {
     // SAFETY: the server passes where the rows go, with the context of the query; a field that is not there is null.
     unsafe {
         let info = (*call).resultinfo.cast::<pg_sys::ReturnSetInfo>();

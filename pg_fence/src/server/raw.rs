@@ -10,7 +10,7 @@ macro_rules! declare {
     ($( $(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $answer:ty)?; )+) => {
         unsafe extern "C-unwind" { $(
             $(#[$attribute])*
-            pub fn $name($($argument: $type),*) $(-> $answer)?;
+            pub(crate) fn $name($($argument: $type),*) $(-> $answer)?;
         )+ }
         $(
             $(#[$attribute])*
@@ -84,5 +84,5 @@ declare! {
 
 unsafe extern "C-unwind" {
     /// The only one that the bindings lack, for it takes any number of arguments: `elog.h` declares it so.
-    pub fn errcontext_msg(format: *const c_char, ...) -> c_int;
+    pub(crate) fn errcontext_msg(format: *const c_char, ...) -> c_int;
 }

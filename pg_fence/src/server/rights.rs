@@ -5,7 +5,7 @@ use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
 /// Whether a role may read a column, and no policy hides rows of the table from it.
-pub fn reads_all_rows(relation: Oid, column: i16, role: Oid) -> bool {
+pub(crate) fn reads_all_rows(relation: Oid, column: i16, role: Oid) -> bool {
     const WITHOUT_ERROR: bool = true;
     // SAFETY: it reads the catalog alone; the column is looked up where its number stands for one.
     unsafe {
@@ -21,7 +21,7 @@ pub fn reads_all_rows(relation: Oid, column: i16, role: Oid) -> bool {
 
 /// Raises the server's error unless the caller may change some row of a relation, that is, unless it may wait for the lock
 /// of a writer. Which columns it may read and write is for the statement to say. Answers whether there is such a relation.
-pub fn require_some_writing(relation: Oid) -> bool {
+pub(crate) fn require_some_writing(relation: Oid) -> bool {
     // SAFETY: it reads the catalog, and raises an error or does nothing.
     unsafe {
         if !relation_exists(relation) {
@@ -39,7 +39,7 @@ pub fn require_some_writing(relation: Oid) -> bool {
 }
 
 /// Raises the server's error unless the caller may read a table and update one of its columns.
-pub fn require_claiming(relation: Oid, column: i16) {
+pub(crate) fn require_claiming(relation: Oid, column: i16) {
     // SAFETY: it reads the catalog, and raises an error or does nothing.
     unsafe {
         let (role, all) = (current_user(), pg_sys::AclMaskHow::ACLMASK_ALL);
@@ -56,7 +56,7 @@ pub fn require_claiming(relation: Oid, column: i16) {
 }
 
 /// Raises the server's error unless the caller may make triggers on a table.
-pub fn require_trigger_right(relation: Oid) {
+pub(crate) fn require_trigger_right(relation: Oid) {
     // SAFETY: it reads the catalog, and raises an error or does nothing.
     unsafe {
         let trigger = pg_sys::ACL_TRIGGER as pg_sys::AclMode;
@@ -76,19 +76,19 @@ fn deny(relation: Oid) {
 }
 
 /// The role that the client is, or has chosen with SET ROLE, whoever's rights count now.
-pub fn client_user() -> Oid {
+pub(crate) fn client_user() -> Oid {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::GetOuterUserId() }
 }
 
 /// The role whose rights count now.
-pub fn current_user() -> Oid {
+pub(crate) fn current_user() -> Oid {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::GetUserId() }
 }
 
 /// Whether a role may read the whole table.
-pub fn may_read_table(table: Oid, role: Oid) -> bool {
+pub(crate) fn may_read_table(table: Oid, role: Oid) -> bool {
     // SAFETY: it reads the catalog alone.
     unsafe {
         pg_sys::pg_class_aclcheck(table, role, pg_sys::ACL_SELECT as pg_sys::AclMode) == pg_sys::AclResult::ACLCHECK_OK
@@ -97,14 +97,14 @@ pub fn may_read_table(table: Oid, role: Oid) -> bool {
 
 /// The rights of a relation's owner instead of the caller's, as long as this lives. What is run meanwhile must be
 /// statements of this library on tables of this library alone.
-pub struct AsOwner {
+pub(crate) struct AsOwner {
     user: Oid,
     context: i32,
 }
 
 impl AsOwner {
     /// Takes the rights of this relation's owner.
-    pub fn of(relation: Oid) -> AsOwner {
+    pub(crate) fn of(relation: Oid) -> AsOwner {
         let mut caller = AsOwner { user: pg_sys::InvalidOid, context: 0 };
         // SAFETY: what was in force is kept to be restored; the server also restores it where a transaction or a
         // subtransaction aborts.
@@ -126,7 +126,7 @@ impl Drop for AsOwner {
 }
 
 /// Raises the server's error unless the caller owns the table.
-pub fn require_owner(table: Oid, table_name: &CStr) {
+pub(crate) fn require_owner(table: Oid, table_name: &CStr) {
     // SAFETY: it reads the catalog, and raises an error or does nothing.
     unsafe {
         #[cfg(feature = "pg15")]

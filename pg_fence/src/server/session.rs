@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::ops::Deref;
 
 /// State of the backend. A backend has one thread, which alone runs the functions of an extension.
-pub struct MainThread<T>(pub T);
+pub(crate) struct MainThread<T>(pub(crate) T);
 
 // SAFETY: see above; no other thread of the process ever calls into this library.
 unsafe impl<T> Sync for MainThread<T> {}
@@ -20,7 +20,7 @@ impl<T> Deref for MainThread<T> {
 }
 
 /// The clock as microseconds since 1970.
-pub fn now_us() -> u64 {
+pub(crate) fn now_us() -> u64 {
     const US_PER_DAY: i64 = 24 * 60 * 60 * 1_000_000;
     let days = i64::from(pg_sys::POSTGRES_EPOCH_JDATE) - i64::from(pg_sys::UNIX_EPOCH_JDATE);
     // SAFETY: it reads the clock.
@@ -29,7 +29,7 @@ pub fn now_us() -> u64 {
 }
 
 /// Refuses what writes while the server is a standby, before a lock is taken that a standby does not give.
-pub fn refuse_on_standby(function: &CStr) {
+pub(crate) fn refuse_on_standby(function: &CStr) {
     // SAFETY: it raises an error or does nothing.
     unsafe {
         if raw::RecoveryInProgress() {
@@ -39,19 +39,19 @@ pub fn refuse_on_standby(function: &CStr) {
 }
 
 /// The oid of the database.
-pub fn database() -> u32 {
+pub(crate) fn database() -> u32 {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::MyDatabaseId.to_u32() }
 }
 
 /// The clock, in the server's own time.
-pub fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     // SAFETY: it reads the clock.
     unsafe { raw::GetCurrentTimestamp() }
 }
 
 /// The number of the running subtransaction.
-pub fn subtransaction() -> pg_sys::SubTransactionId {
+pub(crate) fn subtransaction() -> pg_sys::SubTransactionId {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::GetCurrentSubTransactionId() }
 }
@@ -59,7 +59,7 @@ pub fn subtransaction() -> pg_sys::SubTransactionId {
 /// Whether the transaction goes on after the statement that the client has sent: a transaction block, or one of several
 /// statements in one message. DO and CALL go on by themselves, and what is no client's statement ends its transaction
 /// itself. A function that the client calls does not, but within a savepoint of its own the server does not tell it.
-pub fn is_in_transaction_block() -> bool {
+pub(crate) fn is_in_transaction_block() -> bool {
     // SAFETY: reading variables of the backend; the portal that runs stays while it does.
     unsafe {
         if pg_sys::IsTransactionBlock() {
@@ -86,7 +86,7 @@ fn clients_portal() -> pg_sys::Portal {
 }
 
 /// Refuses what writes in a transaction that is read-only.
-pub fn refuse_when_read_only(function: &CStr) {
+pub(crate) fn refuse_when_read_only(function: &CStr) {
     // SAFETY: it raises an error or does nothing.
     unsafe {
         if pg_sys::XactReadOnly {
@@ -96,13 +96,16 @@ pub fn refuse_when_read_only(function: &CStr) {
 }
 
 /// Whether all statements of the transaction read by one snapshot: REPEATABLE READ or SERIALIZABLE.
-pub fn reads_one_snapshot() -> bool {
+pub(crate) fn reads_one_snapshot() -> bool {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
 /// Has a function called with the memory context as its argument when that is freed or emptied.
-pub fn call_when_freed(context: pg_sys::MemoryContext, function: unsafe extern "C-unwind" fn(*mut std::ffi::c_void)) {
+pub(crate) fn call_when_freed(
+    context: pg_sys::MemoryContext,
+    function: unsafe extern "C-unwind" fn(*mut std::ffi::c_void),
+) {
     // SAFETY: the entry lives in the context itself, as the server asks, and is filled before it is passed.
     unsafe {
         let size = size_of::<pg_sys::MemoryContextCallback>();
@@ -117,19 +120,19 @@ pub fn call_when_freed(context: pg_sys::MemoryContext, function: unsafe extern "
 }
 
 /// Raises the server's error when the stack is nearly used up by recursion.
-pub fn check_stack_depth() {
+pub(crate) fn check_stack_depth() {
     // SAFETY: it raises an error or does nothing.
     unsafe { pg_sys::check_stack_depth() };
 }
 
 /// Keeps settings of this prefix from being made up.
-pub fn reserve_setting_prefix(prefix: &CStr) {
+pub(crate) fn reserve_setting_prefix(prefix: &CStr) {
     // SAFETY: the prefix ends with a NUL and is copied.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
 }
 
 /// Has the server analyse every query anew that this session keeps, when it is run the next time.
-pub fn forget_analyses() {
+pub(crate) fn forget_analyses() {
     // SAFETY: it marks entries of a list. Plans that run are kept until they are done.
     unsafe { pg_sys::ResetPlanCache() };
 }
@@ -137,7 +140,9 @@ pub fn forget_analyses() {
 /// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end of
 /// the session pass through.
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-pub fn unless_refused<T>(act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe) -> Option<T> {
+pub(crate) fn unless_refused<T>(
+    act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
+) -> Option<T> {
     use pgrx::PgSqlErrorCode::{ERRCODE_ADMIN_SHUTDOWN, ERRCODE_CRASH_SHUTDOWN, ERRCODE_QUERY_CANCELED};
     // SAFETY: a savepoint is begun and ended around the call, on either way out; context and owner are those of before.
     unsafe {
@@ -176,4 +181,4 @@ pub fn unless_refused<T>(act: impl FnOnce() -> T + std::panic::UnwindSafe + std:
 }
 
 /// Whatever a C callback of the server is given as its argument, when it is given none.
-pub const NO_ARGUMENT: Datum = Datum::null();
+pub(crate) const NO_ARGUMENT: Datum = Datum::null();

@@ -4,7 +4,7 @@ use pgrx::pg_sys;
 use std::ffi::CStr;
 
 /// A hash of bytes, the same in all processes of the server.
-pub fn hash(bytes: &[u8]) -> u64 {
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
     const SEED: u64 = 0;
     let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
     // SAFETY: the hash reads as many bytes as there are.
@@ -12,7 +12,7 @@ pub fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// The text up to a number of bytes, cut between two characters.
-pub fn cut(text: &CStr, max_bytes: usize) -> Vec<u8> {
+pub(crate) fn cut(text: &CStr, max_bytes: usize) -> Vec<u8> {
     let bytes = text.to_bytes();
     let (length, max) = (i32::try_from(bytes.len()).unwrap_or(i32::MAX), i32::try_from(max_bytes).unwrap_or(i32::MAX));
     // SAFETY: the text has as many bytes as are looked at.

@@ -10,16 +10,16 @@ use std::ffi::{CStr, CString, c_char};
 
 /// A value that is not null, with its type. It lives as long as the memory context it was made in: that of the call.
 #[derive(Clone, Copy, Debug)]
-pub struct Value {
+pub(crate) struct Value {
     /// The value.
-    pub datum: Datum,
+    pub(crate) datum: Datum,
     /// Its type.
-    pub type_oid: Oid,
+    pub(crate) type_oid: Oid,
 }
 
 impl Value {
     /// The value in its text form, by the type's output function.
-    pub fn text(self) -> CString {
+    pub(crate) fn text(self) -> CString {
         if self.type_oid == pg_sys::UNKNOWNOID {
             // SAFETY: a value of type unknown is a C string.
             return unsafe { CStr::from_ptr(self.datum.cast_mut_ptr()) }.to_owned();
@@ -34,7 +34,7 @@ impl Value {
     }
 
     /// The value in its text form for an error text, cut where it gets long.
-    pub fn short_text(self) -> Vec<u8> {
+    pub(crate) fn short_text(self) -> Vec<u8> {
         const MAX_BYTES: usize = 200;
         let text = self.text();
         let mut short = cut(&text, MAX_BYTES);
@@ -46,7 +46,7 @@ impl Value {
 
     /// The fields of a row value with their types; a null one is `None`. Columns that were dropped from the row's type
     /// are left out. `None` when the value is no row.
-    pub fn fields(self) -> Option<Vec<Option<Value>>> {
+    pub(crate) fn fields(self) -> Option<Vec<Option<Value>>> {
         // SAFETY: the type is checked before the datum is read as a row; the tuple and its descriptor stay valid to
         // the end of the call, and the descriptor is released.
         unsafe {
@@ -75,7 +75,7 @@ impl Value {
     }
 
     /// The elements of an array value, flat; a null one is `None`. `None` when the value is no array.
-    pub fn elements(self) -> Option<Vec<Option<Value>>> {
+    pub(crate) fn elements(self) -> Option<Vec<Option<Value>>> {
         let element_type = element_type(base_type(self.type_oid))?;
         let (mut length, mut by_value, mut align) = (0, false, 0);
         let (mut datums, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
@@ -105,14 +105,14 @@ impl Value {
 }
 
 /// The input function of a type, ready to be called.
-pub struct Input {
+pub(crate) struct Input {
     function: pg_sys::FmgrInfo,
     parameter: Oid,
 }
 
 impl Input {
     /// Looks the input function up.
-    pub fn of(type_oid: Oid) -> Input {
+    pub(crate) fn of(type_oid: Oid) -> Input {
         let mut function_oid = pg_sys::InvalidOid;
         let mut input = Input { function: pg_sys::FmgrInfo::default(), parameter: pg_sys::InvalidOid };
         // SAFETY: what the look-up allocates must live as long as the entry of the cache, so it is told to use the
@@ -125,7 +125,7 @@ impl Input {
     }
 
     /// Reads a value from its text form. A null text gives null, or the error of a domain that forbids it.
-    pub fn read(&self, text: Option<&CStr>, typmod: i32) -> Option<Datum> {
+    pub(crate) fn read(&self, text: Option<&CStr>, typmod: i32) -> Option<Datum> {
         let text = text.map_or(std::ptr::null_mut(), |text| text.as_ptr().cast_mut());
         // SAFETY: the function gets a copy of its look-up, as it may keep state in it for one call only: it can be
         // called again from inside, by a check of a domain. The text is not changed by input functions.
@@ -143,19 +143,19 @@ impl Input {
 /// # Safety
 ///
 /// The function is that of a call under way.
-pub unsafe fn argument_type(function: *mut pg_sys::FmgrInfo, argument: usize) -> Oid {
+pub(crate) unsafe fn argument_type(function: *mut pg_sys::FmgrInfo, argument: usize) -> Oid {
     // SAFETY: as the caller promises.
     unsafe { raw::get_fn_expr_argtype(function, i32::try_from(argument).unwrap_or(i32::MAX)) }
 }
 
 /// The name of a type as error texts give it.
-pub fn type_name(type_oid: Oid) -> CString {
+pub(crate) fn type_name(type_oid: Oid) -> CString {
     // SAFETY: the function gives a name to any oid.
     unsafe { CStr::from_ptr(pg_sys::format_type_be(type_oid)) }.to_owned()
 }
 
 /// Whether there is such a type: another session can have dropped it since the query was made.
-pub fn type_exists(type_oid: Oid) -> bool {
+pub(crate) fn type_exists(type_oid: Oid) -> bool {
     let none = Datum::from(0);
     // SAFETY: it reads the catalog alone.
     unsafe {
@@ -164,25 +164,25 @@ pub fn type_exists(type_oid: Oid) -> bool {
 }
 
 /// The type that a domain is over, or the type itself.
-pub fn base_type(type_oid: Oid) -> Oid {
+pub(crate) fn base_type(type_oid: Oid) -> Oid {
     // SAFETY: it reads the catalog alone.
     unsafe { pg_sys::getBaseType(type_oid) }
 }
 
 /// The element type of an array type.
-pub fn element_type(type_oid: Oid) -> Option<Oid> {
+pub(crate) fn element_type(type_oid: Oid) -> Option<Oid> {
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_element_type(type_oid) })
 }
 
 /// The relation of a composite type, which every table's row type has.
-pub fn relation_of_type(type_oid: Oid) -> Option<Oid> {
+pub(crate) fn relation_of_type(type_oid: Oid) -> Option<Oid> {
     // SAFETY: it reads the catalog alone.
     valid(unsafe { pg_sys::get_typ_typrelid(type_oid) })
 }
 
 /// The category of a type, as in `pg_type.typcategory`.
-pub fn type_category(type_oid: Oid) -> u8 {
+pub(crate) fn type_category(type_oid: Oid) -> u8 {
     let (mut category, mut is_preferred) = (0 as c_char, false);
     // SAFETY: it reads the catalog alone and fills both.
     unsafe { pg_sys::get_type_category_preferred(type_oid, &mut category, &mut is_preferred) };
@@ -190,13 +190,13 @@ pub fn type_category(type_oid: Oid) -> u8 {
 }
 
 /// Whether a value of the first type is one of the second as it is, without a conversion.
-pub fn is_binary_coercible(from: Oid, to: Oid) -> bool {
+pub(crate) fn is_binary_coercible(from: Oid, to: Oid) -> bool {
     // SAFETY: it reads the catalog alone.
     unsafe { pg_sys::IsBinaryCoercible(from, to) }
 }
 
 /// Whether a type stands for a kind of types.
-pub fn is_polymorphic(type_oid: Oid) -> bool {
+pub(crate) fn is_polymorphic(type_oid: Oid) -> bool {
     [
         pg_sys::ANYELEMENTOID,
         pg_sys::ANYARRAYOID,
@@ -210,7 +210,7 @@ pub fn is_polymorphic(type_oid: Oid) -> bool {
 }
 
 /// The character between the elements of an array of this type in text form.
-pub fn array_delimiter(element_type: Oid) -> u8 {
+pub(crate) fn array_delimiter(element_type: Oid) -> u8 {
     let (mut length, mut by_value, mut align, mut delimiter) = (0, false, 0, 0 as c_char);
     let (mut parameter, mut function) = (pg_sys::InvalidOid, pg_sys::InvalidOid);
     // SAFETY: it reads the catalog alone and fills all six.
@@ -230,7 +230,7 @@ pub fn array_delimiter(element_type: Oid) -> u8 {
 }
 
 /// The fields of a composite type, by name and type, in order.
-pub fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
+pub(crate) fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
     // SAFETY: the caller has seen that the type is composite; the descriptor is released.
     unsafe {
         let descriptor = pg_sys::lookup_rowtype_tupdesc(type_oid, -1);
@@ -245,14 +245,14 @@ pub fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
 }
 
 /// A value of type text.
-pub fn text_datum(bytes: &[u8]) -> Datum {
+pub(crate) fn text_datum(bytes: &[u8]) -> Datum {
     let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
     // SAFETY: as many bytes are copied as there are.
     Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length) })
 }
 
 /// Does something with the columns of a row type. Where it ends by an error, the server gives the descriptor back.
-pub fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc) -> T) -> T {
+pub(crate) fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc) -> T) -> T {
     const NO_MODIFIER: i32 = -1;
     // SAFETY: the descriptor is valid until it is released.
     unsafe {
@@ -264,7 +264,7 @@ pub fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc) -> T)
 }
 
 /// A row as jsonb, as `to_jsonb()` makes it.
-pub fn row_to_jsonb(row: Value) -> Datum {
+pub(crate) fn row_to_jsonb(row: Value) -> Datum {
     const ARGUMENTS: usize = 1;
     // SAFETY: the function finds the type of its argument in the expression that calls it, which is made here; the call
     // has room for one argument. All of it lives as long as the memory context of the call.
@@ -293,7 +293,7 @@ pub fn row_to_jsonb(row: Value) -> Datum {
 }
 
 /// Raises the server's error where a row is no value of a domain over its type.
-pub fn check_domain(row: Datum, domain: Oid) {
+pub(crate) fn check_domain(row: Datum, domain: Oid) {
     // SAFETY: the row is a value of the type that the domain is over; nothing is kept for the next check.
     unsafe { pg_sys::domain_check(row, false, domain, std::ptr::null_mut(), std::ptr::null_mut()) };
 }

@@ -20,7 +20,7 @@ const ENTRIES: usize = 1_024;
 /// How many entries are looked at for a key. One that finds no place there is counted with the others of its kind.
 const MAX_PROBES: usize = 64;
 /// A name is for people; keys are compared by their hash.
-pub const MAX_NAME_BYTES: usize = 128;
+pub(crate) const MAX_NAME_BYTES: usize = 128;
 /// Another writer holds an entry for some ten instructions. One that does not let go is passed over.
 const MAX_SPINS: usize = 10_000;
 
@@ -43,7 +43,7 @@ const FREED: u32 = 3;
 
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Counter {
+pub(crate) enum Counter {
     /// Claims of rows, transactions let in by a guard.
     Claims,
     /// The same, refused as stale.
@@ -59,11 +59,11 @@ pub enum Counter {
 }
 
 /// How many counters there are.
-pub const COUNTERS: usize = Counter::UnfencedRefused as usize + 1;
+pub(crate) const COUNTERS: usize = Counter::UnfencedRefused as usize + 1;
 
 /// Tables or guards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Tables, known by their oid.
     Table,
     /// Guards, known by a hash of their name.
@@ -72,34 +72,34 @@ pub enum Kind {
 
 /// What an entry counts.
 #[derive(Clone, Copy)]
-pub struct Key {
+pub(crate) struct Key {
     /// The database.
-    pub database: u32,
+    pub(crate) database: u32,
     /// The oid of a table, the hash of a guard's name.
-    pub object: u64,
+    pub(crate) object: u64,
 }
 
 /// The newest stale call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stale {
+pub(crate) struct Stale {
     /// When, in the server's own time.
-    pub at: i64,
+    pub(crate) at: i64,
     /// The fence that was refused.
-    pub fence: i64,
+    pub(crate) fence: i64,
     /// The newer one that was stored then.
-    pub stored: i64,
+    pub(crate) stored: i64,
 }
 
 /// An entry as it was read.
-pub struct Counted {
+pub(crate) struct Counted {
     /// The database, and the table or guard; `None` for the others of a kind.
-    pub key: Option<Key>,
+    pub(crate) key: Option<Key>,
     /// The name that it was given.
-    pub name: Vec<u8>,
+    pub(crate) name: Vec<u8>,
     /// By [`Counter`].
-    pub counts: [u64; COUNTERS],
+    pub(crate) counts: [u64; COUNTERS],
     /// The newest stale call.
-    pub stale: Option<Stale>,
+    pub(crate) stale: Option<Stale>,
 }
 
 #[repr(C)]
@@ -134,7 +134,7 @@ static REQUESTED_BEFORE: MainThread<Cell<pg_sys::shmem_request_hook_type>> = Mai
 static STARTED_BEFORE: MainThread<Cell<pg_sys::shmem_startup_hook_type>> = MainThread(Cell::new(None));
 
 /// Reserves the memory, if the library is being preloaded. Called once, when it is loaded.
-pub fn reserve() {
+pub(crate) fn reserve() {
     // SAFETY: the hooks are the server's to call, once each; those that were there before are called first.
     unsafe {
         if pg_sys::process_shared_preload_libraries_in_progress {
@@ -147,12 +147,12 @@ pub fn reserve() {
 }
 
 /// Whether there is memory for counters: not before version 17 without preloading.
-pub fn are_there() -> bool {
+pub(crate) fn are_there() -> bool {
     shared().is_some()
 }
 
 /// Counts one call. `subject` is asked when the key has no entry yet.
-pub fn count(kind: Kind, key: Key, counter: Counter, stale: Option<Stale>, subject: &impl Named) {
+pub(crate) fn count(kind: Kind, key: Key, counter: Counter, stale: Option<Stale>, subject: &impl Named) {
     let Some(shared) = shared() else { return };
     let entry = shared.of(kind).entry(key, subject);
     entry.counts[counter as usize].fetch_add(1, Relaxed);
@@ -162,7 +162,7 @@ pub fn count(kind: Kind, key: Key, counter: Counter, stale: Option<Stale>, subje
 }
 
 /// All entries of a database, and last the others of the kind, of whatever database.
-pub fn read(kind: Kind, database: u32) -> Vec<Counted> {
+pub(crate) fn read(kind: Kind, database: u32) -> Vec<Counted> {
     let Some(shared) = shared() else { return Vec::new() };
     let entries = shared.of(kind);
     let named = entries.named.iter().filter(|entry| entry.is_of(database)).map(Entry::read);
@@ -170,7 +170,7 @@ pub fn read(kind: Kind, database: u32) -> Vec<Counted> {
 }
 
 /// Forgets the counts of a database, and those of the others of each kind.
-pub fn reset(database: u32) {
+pub(crate) fn reset(database: u32) {
     let Some(shared) = shared() else { return };
     for entries in [&shared.tables, &shared.guards] {
         entries.others.clear();
@@ -179,7 +179,7 @@ pub fn reset(database: u32) {
 }
 
 /// What the caller knows of the subjects of entries.
-pub trait Named {
+pub(crate) trait Named {
     /// The name of a new entry; `None` where it shall have none, and is counted with the others.
     fn name(&self) -> Option<Vec<u8>>;
 

@@ -3,7 +3,7 @@
 //! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. A call never
 //! fails because it cannot be counted, and never waits for it.
 
-pub mod counters;
+pub(crate) mod counters;
 
 use crate::errors::Refused;
 use crate::server::call::{Call, Reply};
@@ -23,7 +23,7 @@ use std::ffi::CStr;
 
 /// What a call was made on.
 #[derive(Clone, Copy)]
-pub enum Subject<'a> {
+pub(crate) enum Subject<'a> {
     /// A table.
     Table(Oid),
     /// A guard.
@@ -32,12 +32,12 @@ pub enum Subject<'a> {
 
 impl Subject<'_> {
     /// Counts a call.
-    pub fn count(self, counter: Counter) {
+    pub(crate) fn count(self, counter: Counter) {
         self.count_with(counter, None);
     }
 
     /// Counts a call that was refused as stale.
-    pub fn count_stale(self, counter: Counter, fence: Fence, stored: Option<i64>) {
+    pub(crate) fn count_stale(self, counter: Counter, fence: Fence, stored: Option<i64>) {
         let (at, fence, stored) = (session::now(), fence.get() as i64, stored.unwrap_or(NEVER_CLAIMED));
         self.count_with(counter, Some(Stale { at, fence, stored }));
     }
@@ -80,7 +80,7 @@ impl Named for Subject<'_> {
 }
 
 /// The counter of a call that was made, and of one that was stale.
-pub fn counters_of(verb: Verb) -> (Counter, Counter) {
+pub(crate) fn counters_of(verb: Verb) -> (Counter, Counter) {
     match verb {
         Verb::Claim => (Counter::Claims, Counter::ClaimsStale),
         _ => (Counter::Writes, Counter::WritesStale),
@@ -88,7 +88,7 @@ pub fn counters_of(verb: Verb) -> (Counter, Counter) {
 }
 
 /// `stat()`: the rows of `pg_stat_fence` for this database; one row of nulls where nothing can be counted.
-pub fn stat(call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn stat(call: &Call) -> Result<Reply, Refused> {
     let rows = call.rows(None);
     if !counters::are_there() {
         log::notice(
@@ -112,7 +112,7 @@ pub fn stat(call: &Call) -> Result<Reply, Refused> {
 }
 
 /// `pg_stat_fence_reset()`: forgets what was counted in this database.
-pub fn pg_stat_fence_reset(_call: &Call) -> Result<Reply, Refused> {
+pub(crate) fn pg_stat_fence_reset(_call: &Call) -> Result<Reply, Refused> {
     counters::reset(session::database());
     Ok(Reply::Void)
 }
@@ -140,7 +140,7 @@ fn fields(kind: Kind, others: &CStr, counted: &Counted) -> [Option<Datum>; COLUM
 }
 
 /// The refusal of a write on a protected table.
-pub fn count_refused(table: Oid, refused: &Refused, stored: Option<i64>) {
+pub(crate) fn count_refused(table: Oid, refused: &Refused, stored: Option<i64>) {
     let subject = Subject::Table(table);
     match refused {
         Refused::StaleRow { fence, .. } => subject.count_stale(Counter::WritesStale, *fence, stored),

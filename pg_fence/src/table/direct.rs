@@ -13,11 +13,11 @@ const READ_ONLY: bool = true;
 const NO_LIMIT: c_long = 0;
 
 /// A connection to the server's own SQL. One that is dropped without `close` is closed by the abort that follows.
-pub struct Connection(());
+pub(crate) struct Connection(());
 
 impl Connection {
     /// Connects.
-    pub fn open() -> Result<Connection, Refused> {
+    pub(crate) fn open() -> Result<Connection, Refused> {
         // SAFETY: it opens a level that `close` or the end of the (sub)transaction closes.
         match unsafe { pg_sys::SPI_connect() } {
             code if code == pg_sys::SPI_OK_CONNECT as c_int => Ok(Connection(())),
@@ -26,7 +26,7 @@ impl Connection {
     }
 
     /// Disconnects, and goes back to the memory context of the caller.
-    pub fn close(self) -> Result<(), Refused> {
+    pub(crate) fn close(self) -> Result<(), Refused> {
         // SAFETY: the connection is open; calls nest, so it is the innermost one.
         match unsafe { pg_sys::SPI_finish() } {
             code if code == pg_sys::SPI_OK_FINISH as c_int => Ok(()),
@@ -36,7 +36,7 @@ impl Connection {
 
     /// The first field of the first row that a query answers, as text; `None` where there is none. Reads by the
     /// snapshot that is in force, as it is used while statements of the caller run.
-    pub fn read_text(&self, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
+    pub(crate) fn read_text(&self, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
         let sql = c_string(sql);
         // SAFETY: the text ends with a NUL; the result is read only if there is a row, and copied before it goes.
         unsafe {
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// Runs a text of one statement with values for its parameters. Answers how many rows it reached.
-    pub fn run_direct(&self, sql: Vec<u8>, values: &[Value]) -> Result<u64, Refused> {
+    pub(crate) fn run_direct(&self, sql: Vec<u8>, values: &[Value]) -> Result<u64, Refused> {
         let sql = c_string(sql);
         let mut types: Vec<Oid> = values.iter().map(|value| value.type_oid).collect();
         let mut datums: Vec<Datum> = values.iter().map(|value| value.datum).collect();

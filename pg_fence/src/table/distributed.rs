@@ -15,7 +15,7 @@ const CATALOG: &CStr = c"pg_dist_partition";
 
 /// Refuses to make triggers on a distributed or reference table. One that the engine has merely noted as local may have
 /// them.
-pub fn refuse_triggers(connection: &Connection, table: &Table) -> Result<(), Refused> {
+pub(crate) fn refuse_triggers(connection: &Connection, table: &Table) -> Result<(), Refused> {
     if catalog::relation_in(pg_sys::PG_CATALOG_NAMESPACE.into(), CATALOG).is_none() {
         return Ok(());
     }

@@ -13,25 +13,25 @@ use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 
 /// What a plan is run with.
-pub struct Parameters<'a> {
+pub(crate) struct Parameters<'a> {
     /// The type of each parameter.
-    pub types: &'a [Oid],
+    pub(crate) types: &'a [Oid],
     /// The values, at least as many.
-    pub values: &'a [Option<Datum>],
+    pub(crate) values: &'a [Option<Datum>],
 }
 
 /// The fields of the one row of an answer that are read, by their place, from 0.
 #[derive(Clone, Copy)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// A bigint.
-    pub number: Option<usize>,
+    pub(crate) number: Option<usize>,
     /// The other fields, as a row.
-    pub row: WantedRow,
+    pub(crate) row: WantedRow,
 }
 
 /// What becomes of the fields of the row.
 #[derive(Clone, Copy)]
-pub enum WantedRow {
+pub(crate) enum WantedRow {
     /// Nothing.
     None,
     /// All fields are added here, as they are.
@@ -47,22 +47,22 @@ pub enum WantedRow {
 
 /// What a plan answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered {
+pub(crate) struct Answered {
     /// How many rows it reached.
-    pub rows: u64,
+    pub(crate) rows: u64,
     /// The number of the first row.
-    pub number: Option<i64>,
+    pub(crate) number: Option<i64>,
     /// The value that was formed of the first row, in the memory context of the caller.
-    pub row: Option<Datum>,
+    pub(crate) row: Option<Datum>,
 }
 
 /// What tells a query that runs from all others: the memory context that it lives in. Null stands for none.
-pub type Query = pg_sys::MemoryContext;
+pub(crate) type Query = pg_sys::MemoryContext;
 
 static RUNNING: MainThread<Cell<Query>> = MainThread(Cell::new(std::ptr::null_mut()));
 
 /// The query of the innermost [`run`] under way, which what the query calls belongs to or is called by.
-pub fn running() -> Query {
+pub(crate) fn running() -> Query {
     RUNNING.get()
 }
 
@@ -81,7 +81,11 @@ impl Drop for Before {
 ///
 /// The source is that of a kept plan with parameters of these types, each value is of its type, what is wanted is there
 /// in the rows that the plan answers, and the store or the descriptor takes such rows.
-pub unsafe fn run(source: *mut pg_sys::CachedPlanSource, parameters: &Parameters, wanted: Wanted) -> Option<Answered> {
+pub(crate) unsafe fn run(
+    source: *mut pg_sys::CachedPlanSource,
+    parameters: &Parameters,
+    wanted: Wanted,
+) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
     let _before = Before(RUNNING.get());
     let planning = Planning::default();
@@ -315,7 +319,7 @@ unsafe fn load(slot: *mut pg_sys::TupleTableSlot, count: c_int) {
 /// # Safety
 ///
 /// There are as many values and marks of null as there are such columns, each of the column's type.
-pub unsafe fn form(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
+pub(crate) unsafe fn form(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
     // SAFETY: as the caller promises; the closure holds nothing to drop.
     unsafe { pg_guard_ffi_boundary(|| form_unguarded(descriptor, values, nulls)) }
 }

@@ -12,7 +12,7 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::{Cell, OnceCell, RefCell};
 
 /// Reads the facts of a relation that is locked. Errors: it is gone, not a table, or has no primary key that picks one row.
-pub fn read(oid: Oid) -> Result<Table, Refused> {
+pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
     // SAFETY: the relation is locked. A null answer says that it does not exist. It is closed again; its lock stays.
     unsafe {
         let relation = pg_sys::try_relation_open(oid, pg_sys::NoLock as i32);

@@ -4,18 +4,18 @@ use pgrx::pg_sys::Oid;
 
 /// How values of a type are compared with a key column.
 #[derive(Clone, Copy, Debug)]
-pub struct Fit {
+pub(crate) struct Fit {
     /// The operator, of the primary key's operator family.
-    pub operator: Oid,
+    pub(crate) operator: Oid,
     /// The type of the value that is compared.
-    pub value_type: Oid,
+    pub(crate) value_type: Oid,
     /// How that value is made.
-    pub way: Way,
+    pub(crate) way: Way,
 }
 
 /// How the value that is compared is made of what the caller passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub(crate) enum Way {
     /// It is the value as it is.
     AsIs,
     /// It is the same number in another type.

@@ -1,14 +1,14 @@
 //! A table as the catalogs describe it, and the prepared statements that run against it.
 
-pub mod direct;
-pub mod distributed;
-pub mod executor;
-pub mod facts;
-pub mod fit;
-pub mod plan;
-pub mod plans;
-pub mod relation;
-pub mod statement;
-pub mod stored;
-pub mod tables;
-pub mod verb;
+pub(crate) mod direct;
+pub(crate) mod distributed;
+pub(crate) mod executor;
+pub(crate) mod facts;
+pub(crate) mod fit;
+pub(crate) mod plan;
+pub(crate) mod plans;
+pub(crate) mod relation;
+pub(crate) mod statement;
+pub(crate) mod stored;
+pub(crate) mod tables;
+pub(crate) mod verb;

@@ -10,29 +10,29 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// What a statement does, what it answers, and the number of its fence column.
-pub type Head = (Verb, Answer, i16);
+pub(crate) type Head = (Verb, Answer, i16);
 
 /// The plans of a table's statements.
 #[derive(Default)]
-pub struct Plans(pub RefCell<Vec<Rc<Plan>>>);
+pub(crate) struct Plans(pub(crate) RefCell<Vec<Rc<Plan>>>);
 
 /// A prepared statement.
-pub struct Plan {
+pub(crate) struct Plan {
     /// The server's plan, which lives as long as this.
-    pub kept: pg_sys::SPIPlanPtr,
+    pub(crate) kept: pg_sys::SPIPlanPtr,
     /// The source of its one statement, which lives as long as the plan.
-    pub source: *mut pg_sys::CachedPlanSource,
+    pub(crate) source: *mut pg_sys::CachedPlanSource,
     /// The types of its parameters: the key's come first.
-    pub types: Vec<Oid>,
+    pub(crate) types: Vec<Oid>,
     /// What sets its statement apart from others on the table, with those types and the columns of the patch.
-    pub head: Head,
+    pub(crate) head: Head,
     /// The numbers of the columns of the patch.
-    pub columns: Vec<i16>,
+    pub(crate) columns: Vec<i16>,
     /// When it was used last, by the clock of `tables`.
-    pub used: Cell<u64>,
+    pub(crate) used: Cell<u64>,
     /// What the server has planned with the bytes below: it plans anew when something changes.
-    pub generation: Cell<i32>,
-    pub bytes: Cell<usize>,
+    pub(crate) generation: Cell<i32>,
+    pub(crate) bytes: Cell<usize>,
 }
 
 /// What a kept plan takes beside its source: the server's entry for it and ours.
@@ -41,7 +41,7 @@ const KEPT_BYTES: usize = 2_048;
 static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
 
 /// Frees the plans that were dropped since the last call.
-pub fn free_dropped() {
+pub(crate) fn free_dropped() {
     loop {
         let Some(plan) = DROPPED.borrow_mut().pop() else { return };
         // SAFETY: the plan was prepared and kept, and nobody holds it any more.
@@ -51,17 +51,17 @@ pub fn free_dropped() {
 
 impl Plans {
     /// The memory that they take.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.0.borrow().iter().map(|plan| plan.bytes.get()).sum()
     }
 
     /// When each was used last.
-    pub fn uses(&self) -> Vec<u64> {
+    pub(crate) fn uses(&self) -> Vec<u64> {
         self.0.borrow().iter().map(|plan| plan.used.get()).collect()
     }
 
     /// Drops those that were used last at this time. One that runs stays until it is done. Answers what they took.
-    pub fn drop_used_at(&self, used: u64) -> usize {
+    pub(crate) fn drop_used_at(&self, used: u64) -> usize {
         let mut plans = self.0.borrow_mut();
         let dropped = plans.iter().filter(|plan| plan.used.get() == used).map(|plan| plan.bytes.get()).sum();
         plans.retain(|plan| plan.used.get() != used);
@@ -77,7 +77,7 @@ impl Drop for Plan {
 
 impl Plan {
     /// How much more memory it takes than when this was asked last.
-    pub fn grown_by(&self) -> isize {
+    pub(crate) fn grown_by(&self) -> isize {
         // SAFETY: the source is kept as long as this plan, and so is what the server has planned for it last, if that is
         // there; both have memory contexts of their own.
         let bytes = unsafe {
@@ -95,7 +95,7 @@ impl Plan {
 
     /// Whether it is the plan of the statement that is made of these: the types of its key's values and the columns of its
     /// patch.
-    pub fn is_of(
+    pub(crate) fn is_of(
         &self,
         head: Head,
         types: impl Iterator<Item = Oid>,

@@ -18,11 +18,11 @@ use std::ffi::{c_char, c_int};
 use std::rc::Rc;
 
 /// The values of a statement's parameters, in order; `None` is null.
-pub type Values = Vec<Option<Datum>>;
+pub(crate) type Values = Vec<Option<Datum>>;
 
 /// What becomes of the row that a statement answers, where it answers one.
 #[derive(Clone, Copy)]
-pub enum RowAs {
+pub(crate) enum RowAs {
     /// A value of its table's type, in [`Outcome::row`].
     Value,
     /// It is added here. Only where the statement answers nothing but the fields of a row without dropped columns.
@@ -31,23 +31,23 @@ pub enum RowAs {
 
 /// What a statement did.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// How many rows it reached.
-    pub rows: u64,
+    pub(crate) rows: u64,
     /// The fence that it answered, if it reached one row and [`Statement::answers_fence`].
-    pub fence: Option<i64>,
+    pub(crate) fence: Option<i64>,
     /// The row that it answered, if it reached one, in the memory context of the call.
-    pub row: Option<Datum>,
+    pub(crate) row: Option<Datum>,
 }
 
 /// Runs a statement with values for its parameters: the key's, the fence, the patch's.
-pub fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
+pub(crate) fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     run_as(RowAs::Value, statement, values)
 }
 
 /// The same, with a choice of what becomes of the row. None is stored where a rule has made something else of the
 /// statement.
-pub fn run_as(row: RowAs, statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
+pub(crate) fn run_as(row: RowAs, statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     let plan = plan(statement)?;
     let outcome = run_wanted(row, statement, &plan, values)?;
     tables::used_plan(statement.table, &plan, plan.grown_by());

@@ -15,112 +15,112 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::{CStr, CString};
 
 /// The facts of a table, and the plans of its statements.
-pub struct Table {
+pub(crate) struct Table {
     /// Its oid.
-    pub oid: Oid,
+    pub(crate) oid: Oid,
     /// Its schema and name.
-    pub name: RelationName,
+    pub(crate) name: RelationName,
     /// The type of its rows.
-    pub row_type: Oid,
+    pub(crate) row_type: Oid,
     /// The hash of the type, as the server's messages about changes name it.
-    pub row_type_hash: u32,
+    pub(crate) row_type_hash: u32,
     /// Whether it is partitioned. Others are addressed with ONLY, without the tables that inherit from them.
-    pub is_partitioned: bool,
+    pub(crate) is_partitioned: bool,
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
     /// partition can have triggers of its own.
-    pub can_change_writes: bool,
+    pub(crate) can_change_writes: bool,
     /// Whether it can have the triggers of a protected table; those of a partitioned table may be on partitions alone.
-    pub may_be_protected: bool,
+    pub(crate) may_be_protected: bool,
     /// Whether its rows have no more fields than it has columns: none was dropped.
-    pub has_all_columns: bool,
+    pub(crate) has_all_columns: bool,
     /// Its columns, without those that were dropped.
-    pub columns: Vec<Column>,
+    pub(crate) columns: Vec<Column>,
     /// The columns of its primary key, in the key's order.
-    pub key: Vec<KeyColumn>,
+    pub(crate) key: Vec<KeyColumn>,
     /// A name for its row in a statement that none of its columns has.
-    pub alias: CString,
+    pub(crate) alias: CString,
     /// The plans of its statements.
-    pub plans: Plans,
+    pub(crate) plans: Plans,
     /// Whether nothing has changed since.
-    pub is_current: Cell<bool>,
+    pub(crate) is_current: Cell<bool>,
     /// The role that was last seen to have a right to change rows; a change of rights makes a new entry.
-    pub writer: Cell<Oid>,
+    pub(crate) writer: Cell<Oid>,
     /// When it was used last, by the clock of `tables`.
-    pub used: Cell<u64>,
+    pub(crate) used: Cell<u64>,
     /// How many changes of columns the server had told of when it last told of one of this table.
-    pub column_changes: Cell<u64>,
+    pub(crate) column_changes: Cell<u64>,
     /// The entries of catalogs that the texts of its statements name.
-    pub depends_on: RefCell<Vec<CatalogEntry>>,
+    pub(crate) depends_on: RefCell<Vec<CatalogEntry>>,
 }
 
 /// A column of a table.
-pub struct Column {
+pub(crate) struct Column {
     /// Its number.
-    pub number: i16,
+    pub(crate) number: i16,
     /// Its name.
-    pub name: CString,
+    pub(crate) name: CString,
     /// Its type, which may be a domain.
-    pub type_oid: Oid,
+    pub(crate) type_oid: Oid,
     /// Its type, or the one that the domain is over.
-    pub base_type: Oid,
+    pub(crate) base_type: Oid,
     /// The modifier of its type, such as the precision of a numeric.
-    pub typmod: i32,
+    pub(crate) typmod: i32,
     /// Its collation.
-    pub collation: Oid,
+    pub(crate) collation: Oid,
     /// Whether it is a generated column.
-    pub is_generated: bool,
+    pub(crate) is_generated: bool,
     /// Whether it is GENERATED ALWAYS AS IDENTITY.
-    pub is_identity_always: bool,
+    pub(crate) is_identity_always: bool,
     /// Whether it is part of the primary key.
-    pub is_key: bool,
+    pub(crate) is_key: bool,
     /// Whether no row has a null in it.
-    pub is_never_null: bool,
+    pub(crate) is_never_null: bool,
     /// The input function of its type, once it was used.
-    pub input: OnceCell<Input>,
+    pub(crate) input: OnceCell<Input>,
 }
 
 /// A column of a primary key.
-pub struct KeyColumn {
+pub(crate) struct KeyColumn {
     /// Its place in [`Table::columns`].
-    pub column: usize,
+    pub(crate) column: usize,
     /// The operator family of the index.
-    pub operator_family: Oid,
+    pub(crate) operator_family: Oid,
     /// The type that the operator class of the index takes.
-    pub operator_type: Oid,
+    pub(crate) operator_type: Oid,
     /// How values of the types seen so far are compared with it.
-    pub fits: RefCell<Vec<(Oid, Fit)>>,
+    pub(crate) fits: RefCell<Vec<(Oid, Fit)>>,
     /// The input function of the type without a domain, once it was used.
-    pub base_input: OnceCell<Input>,
+    pub(crate) base_input: OnceCell<Input>,
 }
 
 /// An entry of a catalog that a statement's text names, as the server's messages about changes name it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct CatalogEntry {
+pub(crate) struct CatalogEntry {
     /// The catalog.
-    pub catalog: CatalogId,
+    pub(crate) catalog: CatalogId,
     /// The hash of the entry's oid.
-    pub hash: u32,
+    pub(crate) hash: u32,
 }
 
 /// A catalog, by its cache.
 #[cfg(not(feature = "pg19"))]
-pub type CatalogId = i32;
+pub(crate) type CatalogId = i32;
 /// A catalog, by its cache.
 #[cfg(feature = "pg19")]
-pub type CatalogId = pg_sys::SysCacheIdentifier::Type;
+pub(crate) type CatalogId = pg_sys::SysCacheIdentifier::Type;
 
 /// Schemas.
-pub const SCHEMAS: CatalogId = pg_sys::SysCacheIdentifier::NAMESPACEOID as CatalogId;
+pub(crate) const SCHEMAS: CatalogId = pg_sys::SysCacheIdentifier::NAMESPACEOID as CatalogId;
 /// Operators.
-pub const OPERATORS: CatalogId = pg_sys::SysCacheIdentifier::OPEROID as CatalogId;
+pub(crate) const OPERATORS: CatalogId = pg_sys::SysCacheIdentifier::OPEROID as CatalogId;
 /// Types.
-pub const TYPES: CatalogId = pg_sys::SysCacheIdentifier::TYPEOID as CatalogId;
+pub(crate) const TYPES: CatalogId = pg_sys::SysCacheIdentifier::TYPEOID as CatalogId;
 /// Columns.
-pub const COLUMNS: CatalogId = pg_sys::SysCacheIdentifier::ATTNUM as CatalogId;
+pub(crate) const COLUMNS: CatalogId = pg_sys::SysCacheIdentifier::ATTNUM as CatalogId;
 
 impl Table {
     /// The fence column of this name. Errors: there is none, or it cannot hold a fence.
-    pub fn fence_column(&self, name: &CStr) -> Result<&Column, Refused> {
+    pub(crate) fn fence_column(&self, name: &CStr) -> Result<&Column, Refused> {
         let named = || (self.name.clone(), name.to_owned());
         let Some(column) = self.column(name.to_bytes()) else {
             let (table, column) = named();
@@ -142,27 +142,27 @@ impl Table {
     }
 
     /// The column of exactly this name.
-    pub fn column(&self, name: &[u8]) -> Option<&Column> {
+    pub(crate) fn column(&self, name: &[u8]) -> Option<&Column> {
         self.columns.iter().find(|column| column.name.as_bytes() == name)
     }
 
     /// A column of the primary key.
-    pub fn key_column(&self, key: &KeyColumn) -> &Column {
+    pub(crate) fn key_column(&self, key: &KeyColumn) -> &Column {
         &self.columns[key.column]
     }
 
     /// The names of the key's columns as text: `(a, b)`.
-    pub fn key_names(&self) -> Vec<u8> {
+    pub(crate) fn key_names(&self) -> Vec<u8> {
         text!["(", joined(self.key.iter().map(|key| &self.key_column(key).name), ", "), ")"]
     }
 
     /// The table in SQL.
-    pub fn qualified_name(&self) -> Vec<u8> {
+    pub(crate) fn qualified_name(&self) -> Vec<u8> {
         text![Identifier(&self.name.schema), ".", Identifier(&self.name.name)]
     }
 
     /// Notes that the text of this table's statements names an operator, and with it the operator's and types' names.
-    pub fn depends_on_operator(&self, operator: Oid, types: &[Oid]) {
+    pub(crate) fn depends_on_operator(&self, operator: Oid, types: &[Oid]) {
         self.depends_on(OPERATORS, operator);
         if let Some(schema) = operators::operator_schema(operator) {
             self.depends_on(SCHEMAS, schema);
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Notes that the text of this table's statements names an entry of a catalog.
-    pub fn depends_on(&self, catalog: CatalogId, oid: Oid) {
+    pub(crate) fn depends_on(&self, catalog: CatalogId, oid: Oid) {
         let entry = CatalogEntry { catalog, hash: hash_of(catalog, oid) };
         let mut depends_on = self.depends_on.borrow_mut();
         if !depends_on.contains(&entry) {
@@ -184,33 +184,33 @@ impl Table {
 
 impl Column {
     /// The input function of the column's type, with the checks of a domain.
-    pub fn input(&self) -> &Input {
+    pub(crate) fn input(&self) -> &Input {
         self.input.get_or_init(|| Input::of(self.type_oid))
     }
 }
 
 impl KeyColumn {
     /// How values of a type are compared with it, if one has been seen before.
-    pub fn known_fit(&self, given: Oid) -> Option<Fit> {
+    pub(crate) fn known_fit(&self, given: Oid) -> Option<Fit> {
         self.fits.borrow().iter().find(|(known, _)| *known == given).map(|(_, fit)| *fit)
     }
 
     /// The input function of the type without a domain's checks: a key that no row can have is no error.
-    pub fn base_input(&self, column: &Column) -> &Input {
+    pub(crate) fn base_input(&self, column: &Column) -> &Input {
         self.base_input.get_or_init(|| Input::of(column.base_type))
     }
 }
 
 impl Table {
     /// What the facts take, without the plans: nearly all is for the columns.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let names: usize = self.columns.iter().map(|column| column.name.count_bytes() + 1).sum();
         size_of::<Table>() + self.columns.len() * size_of::<Column>() + names
     }
 }
 
 /// What the server names an entry of a catalog by when it tells of a change.
-pub fn hash_of(catalog: CatalogId, oid: Oid) -> u32 {
+pub(crate) fn hash_of(catalog: CatalogId, oid: Oid) -> u32 {
     let no_key = Datum::null();
     // SAFETY: it computes a number from the oid.
     unsafe { pg_sys::GetSysCacheHashValue(catalog as _, Datum::from(oid), no_key, no_key, no_key) }

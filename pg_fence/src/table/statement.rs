@@ -14,24 +14,24 @@ use pg_forms::{Identifier, Parameter, joined, text};
 
 /// A statement on a table.
 #[derive(Clone, Copy)]
-pub struct Statement<'a> {
+pub(crate) struct Statement<'a> {
     /// The table.
-    pub table: &'a Table,
+    pub(crate) table: &'a Table,
     /// Its fence column.
-    pub fence: &'a Column,
+    pub(crate) fence: &'a Column,
     /// How the key is compared.
-    pub fits: &'a [Fit],
+    pub(crate) fits: &'a [Fit],
     /// What is done.
-    pub verb: Verb,
+    pub(crate) verb: Verb,
     /// What is answered.
-    pub answer: Answer,
+    pub(crate) answer: Answer,
     /// The columns of the patch.
-    pub patch: &'a [&'a Column],
+    pub(crate) patch: &'a [&'a Column],
 }
 
 impl Statement<'_> {
     /// The text of the statement.
-    pub fn sql(&self) -> Vec<u8> {
+    pub(crate) fn sql(&self) -> Vec<u8> {
         let only = if self.table.is_partitioned { "" } else { "ONLY " };
         let target = text![only, self.table.qualified_name(), " AS ", Identifier(&self.table.alias)];
         let (found, answered) = (self.condition(), self.answered());
@@ -48,7 +48,7 @@ impl Statement<'_> {
 
     /// Whether it answers the fence as it is stored afterwards, before the row. A write does not need to where nothing
     /// can have changed it on the way.
-    pub fn answers_fence(&self) -> bool {
+    pub(crate) fn answers_fence(&self) -> bool {
         match self.verb {
             Verb::Read | Verb::Lock | Verb::Reset => true,
             Verb::Claim | Verb::Update | Verb::Write | Verb::Delete => self.table.can_change_writes,
@@ -56,7 +56,7 @@ impl Statement<'_> {
     }
 
     /// The same statement with another verb and without a patch, answering no row.
-    pub fn plain(self, verb: Verb) -> Self {
+    pub(crate) fn plain(self, verb: Verb) -> Self {
         Statement { verb, answer: Answer::Fence, patch: &[], ..self }
     }
 

@@ -8,10 +8,10 @@ use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::CStr;
 
 /// The place of a version in its table.
-pub type Place = pg_sys::ItemPointerData;
+pub(crate) type Place = pg_sys::ItemPointerData;
 
 /// A version of a row, pinned as long as this lives.
-pub struct Stored {
+pub(crate) struct Stored {
     relation: pg_sys::Relation,
     tuple: pg_sys::HeapTupleData,
     buffer: pg_sys::Buffer,
@@ -19,7 +19,7 @@ pub struct Stored {
 
 impl Stored {
     /// The version at this place; none where the table is not a heap that this transaction writes, or nothing is there.
-    pub fn at(table: Oid, place: Place) -> Option<Stored> {
+    pub(crate) fn at(table: Oid, place: Place) -> Option<Stored> {
         const OR_STRONGER: bool = true;
         const KEEP_BUFFER: bool = false;
         const WRITES: i32 = pg_sys::RowExclusiveLock as i32;
@@ -49,7 +49,7 @@ impl Stored {
     }
 
     /// Whether the version was deleted because its row moved to another partition.
-    pub fn has_moved(&self) -> bool {
+    pub(crate) fn has_moved(&self) -> bool {
         const MOVED: u16 = 0xFFFD;
         // SAFETY: the tuple is one of the buffer that is pinned.
         let next = unsafe { (*self.tuple.t_data).t_ctid };
@@ -57,7 +57,7 @@ impl Stored {
     }
 
     /// The value of the column of this name; none where it is null or there is no such column.
-    pub fn field(&self, column: &CStr) -> Option<Datum> {
+    pub(crate) fn field(&self, column: &CStr) -> Option<Datum> {
         // SAFETY: the relation is open; the number is that of one of its columns.
         unsafe {
             let number = pg_sys::get_attnum((*self.relation).rd_id, column.as_ptr());

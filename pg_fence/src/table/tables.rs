@@ -49,7 +49,7 @@ static TABLES: MainThread<Tables> = MainThread(Tables {
 static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
 
 /// Asks the server to tell about changes. Called once, when the library is loaded.
-pub fn watch_changes() {
+pub(crate) fn watch_changes() {
     // SAFETY: the callbacks are functions of this library, which is never unloaded; they only mark entries.
     unsafe {
         pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), session::NO_ARGUMENT);
@@ -60,7 +60,7 @@ pub fn watch_changes() {
 }
 
 /// The table of a row type, or of a domain over one.
-pub fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
+pub(crate) fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
     if let Some((_, table)) = LAST_ROW_TYPE.get().filter(|(last, _)| *last == row_type) {
         return Ok(table);
     }
@@ -77,7 +77,7 @@ pub fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
 /// The table with this oid, locked as an UPDATE locks it, to the end of the transaction. Errors: it is gone, not a
 /// table, or has no primary key that picks one row. Raises the server's error, before it waits for the lock and again
 /// afterwards, where the caller may change no row of it.
-pub fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
+pub(crate) fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
     plan::free_dropped();
     let role = rights::current_user();
     if !TABLES.current(oid).is_some_and(|table| table.writer.get() == role) && !rights::require_some_writing(oid) {
@@ -92,7 +92,7 @@ pub fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
 }
 
 /// The same for what only the owner may do.
-pub fn open_as_owner(oid: Oid) -> Result<Rc<Table>, Refused> {
+pub(crate) fn open_as_owner(oid: Oid) -> Result<Rc<Table>, Refused> {
     if !catalog::relation_exists(oid) {
         return Err(Refused::NoRelation(oid));
     }
@@ -116,7 +116,7 @@ fn locked(oid: Oid) -> Result<Rc<Table>, Refused> {
 }
 
 /// Whether this is asked for the first time since the table has these columns.
-pub fn is_news(table: &Table) -> bool {
+pub(crate) fn is_news(table: &Table) -> bool {
     let mut hasher = std::hash::DefaultHasher::new();
     for column in &table.columns {
         (column.number, &column.name, column.type_oid.to_u32(), column.typmod).hash(&mut hasher);
@@ -131,7 +131,7 @@ pub fn is_news(table: &Table) -> bool {
 
 /// Notes that one of the table's plans is in use, and takes this much more memory than it did. Others are dropped to
 /// make room.
-pub fn used_plan(table: &Table, plan: &Plan, grown_by: isize) {
+pub(crate) fn used_plan(table: &Table, plan: &Plan, grown_by: isize) {
     plan.used.set(TABLES.clock.get());
     TABLES.grow(table.oid, grown_by);
 }

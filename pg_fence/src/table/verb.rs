@@ -4,7 +4,7 @@ use fence::resource::Step;
 
 /// What is done to the row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// Read the stored fence.
     Read,
     /// Read the stored fence and lock the row.
@@ -23,7 +23,7 @@ pub enum Verb {
 
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The fence, where the statement answers it, and no row.
     Fence,
     /// The row's fields, one by one. What is made of them is made outside of the statement: a function in it would have
@@ -33,7 +33,7 @@ pub enum Answer {
 
 impl Verb {
     /// The step of the protocol that this is; none for what asks no fence.
-    pub fn step(self) -> Option<Step> {
+    pub(crate) fn step(self) -> Option<Step> {
         match self {
             Verb::Read | Verb::Lock | Verb::Reset => None,
             Verb::Claim => Some(Step::Claim),
@@ -43,7 +43,7 @@ impl Verb {
     }
 
     /// The SQL command, as policies and triggers name it.
-    pub fn command(self) -> &'static str {
+    pub(crate) fn command(self) -> &'static str {
         match self {
             Verb::Read | Verb::Lock => "SELECT",
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
@@ -52,7 +52,7 @@ impl Verb {
     }
 
     /// Whether the fence is a parameter.
-    pub fn takes_fence(self) -> bool {
+    pub(crate) fn takes_fence(self) -> bool {
         !matches!(self, Verb::Read | Verb::Lock)
     }
 }

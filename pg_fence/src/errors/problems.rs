@@ -1,0 +1,136 @@
+//! How it is said what is wrong with an argument: a fence, a key, a patch.
+
+use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem};
+use crate::server::catalog::RelationName;
+use crate::server::log::Report;
+use fence::Fence;
+use pg_forms::{c_string, text};
+
+impl FenceProblem {
+    pub(crate) fn report(self) -> Report {
+        let new = |message| Report::new("LF005", message);
+        match self {
+            FenceProblem::Null => new(text!["the fence is null"])
+                .detail(text!["A fence is an integer from 1 to ", Fence::MAX, "."])
+                .hint(text!["Pass the fence that the lock was granted with."]),
+            FenceProblem::NotPositive(fence) | FenceProblem::AboveProtocol(fence) => {
+                new(text!["fence ", fence, " is out of range"])
+                    .detail(text!["A fence is an integer from 1 to ", Fence::MAX, "."])
+                    .hint(text!["Pass the fence that the lock was granted with."])
+            }
+            FenceProblem::AboveSetting { fence, max } => {
+                new(text!["fence ", fence, " is out of range"]).detail(text!["pg_fence.max_fence is ", max, "."]).hint(
+                    text!["Pass the fence that the lock was granted with. A superuser can raise pg_fence.max_fence."],
+                )
+            }
+            FenceProblem::AboveColumn { fence, max, table, column } => new(text!["fence ", fence, " is out of range"])
+                .detail(text![
+                    "Fence column \"",
+                    &column,
+                    "\" of table \"",
+                    &table.name,
+                    "\" has type integer, which ends at ",
+                    max,
+                    ".",
+                ])
+                .hint(text!["Change the column's type to bigint."])
+                .about(table)
+                .column(column),
+            FenceProblem::Ahead { fence, horizon, max_ahead_s } => {
+                new(text!["fence ", fence, " is too far ahead of the clock"])
+                    .detail(text![
+                        "The largest fence accepted now is ",
+                        horizon,
+                        ": the clock in microseconds since 1970 and ",
+                        max_ahead_s,
+                        " s (pg_fence.max_fence_ahead).",
+                    ])
+                    .hint(text![
+                        "Compare the clocks of the lock service and of this server. A superuser can raise ",
+                        "pg_fence.max_fence_ahead.",
+                    ])
+            }
+        }
+    }
+}
+
+impl KeyProblem {
+    pub(crate) fn report(self, table: RelationName, columns: Vec<u8>) -> Report {
+        let whole = text!["The primary key of table \"", &table.name, "\" is ", &columns[..], "."];
+        let pass = text!["Pass ROW", &columns[..], " in this order, or a jsonb object of exactly these columns."];
+        match self {
+            KeyProblem::Null(None) => Report::new("22004", text!["argument \"key\" must not be null"]).detail(whole),
+            KeyProblem::Null(Some(column)) => {
+                Report::new("22004", text!["key column \"", &column, "\" must not be null"])
+                    .detail(whole)
+                    .column(column)
+            }
+            KeyProblem::Type { column, column_type, given } => Report::new(
+                "42804",
+                text!["a key of type ", given, " does not fit column \"", &column, "\" of type ", column_type],
+            )
+            .detail(whole)
+            .hint(text!["Cast the key to the type of the column."])
+            .column(column),
+            KeyProblem::Count { given, wanted } => {
+                Report::new("22023", text!["the key has ", given, " of the primary key's ", wanted, " columns"])
+                    .message_if(given > wanted, || text!["the key has ", given, " columns, the primary key ", wanted])
+                    .detail(whole)
+                    .hint(pass)
+            }
+            KeyProblem::Missing(column) => Report::new("22023", text!["the key lacks column \"", &column, "\""])
+                .detail(whole)
+                .hint(pass)
+                .column(column),
+            KeyProblem::NoKeyColumn(column) => {
+                Report::new("22023", text!["the primary key has no column \"", column, "\""]).detail(whole).hint(pass)
+            }
+            KeyProblem::NotAnObject(kind) => {
+                Report::new("22023", text!["the key is ", kind, ", not a JSON object"]).detail(whole).hint(pass)
+            }
+        }
+        .about(table)
+    }
+}
+
+impl PatchProblem {
+    pub(crate) fn report(self) -> Report {
+        match self {
+            PatchProblem::NotAnObject(kind) => {
+                Report::new("22023", text!["the patch is ", kind, ", not a JSON object"])
+                    .hint(text!["Pass an object of column names and their new values."])
+            }
+            PatchProblem::Empty => Report::new("22023", text!["the patch names no column"])
+                .hint(text!["Name the columns to change. To stamp the fence alone, claim the row."]),
+            PatchProblem::NoField { type_name, field } => {
+                Report::new("42703", text!["type ", type_name, " has no field \"", field, "\""])
+                    .hint(text!["Names match exactly, in upper and lower case."])
+            }
+            PatchProblem::Form { type_name, kind } => {
+                Report::new("22023", text!["a value of type ", type_name, " is written as ", kind]).hint(text![
+                    "Write it as a string of the type's own text form, or a composite as an object of its fields."
+                ])
+            }
+        }
+    }
+}
+
+impl ColumnProblem {
+    pub(crate) fn report(self, table: RelationName, column: Vec<u8>) -> Report {
+        let named = text!["column \"", &column[..], "\" of table \"", &table.name, "\""];
+        match self {
+            ColumnProblem::Unknown => Report::new("42703", text![named, " does not exist"])
+                .hint(text!["Names match exactly, in upper and lower case."]),
+            ColumnProblem::Key => Report::new("22023", text!["the patch may not change key ", named])
+                .hint(text!["Leave the key out of the patch. To give the row another key, delete and insert it."]),
+            ColumnProblem::Fence => Report::new("22023", text!["the patch may not change fence ", named])
+                .hint(text!["Leave it out of the patch: a claim or a fenced write stamps the fence."]),
+            ColumnProblem::Generated => Report::new("428C9", text!["the patch may not change generated ", named])
+                .hint(text!["Leave it out of the patch: the server computes it."]),
+            ColumnProblem::Identity => Report::new("428C9", text!["the patch may not change identity ", named])
+                .hint(text!["Leave it out of the patch: it is GENERATED ALWAYS."]),
+        }
+        .about(table)
+        .column(c_string(column))
+    }
+}

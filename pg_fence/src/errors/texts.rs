@@ -1,0 +1,283 @@
+//! How a refusal is said: SQLSTATE, message, DETAIL and HINT.
+
+use crate::errors::{Refused, UnfencedWrite};
+use crate::server::catalog::RelationName;
+use crate::server::log::Report;
+use pg_forms::text;
+
+/// What to do about a stale fence. The sentence after it names the other cause: fences of two locks cannot be compared.
+const TAKEN_OVER: &str = "Another holder has taken over. Roll back, and take the lock again.";
+
+impl Refused {
+    /// Raises this refusal as an error of the server.
+    pub(crate) fn raise(self) -> ! {
+        let code = self.code();
+        self.report().raise(code)
+    }
+
+    fn report(self) -> Report {
+        match self {
+            Refused::NullArgument(name) => Report::new("22004", text!["argument \"", name, "\" must not be null"]),
+            Refused::Fence(problem) => problem.report(),
+            Refused::NotARowType { type_name } => Report::new("42809", text![type_name, " is not a table's row type"])
+                .hint(text!["Pass a null of the table's row type, as in NULL::counters."]),
+            Refused::Altered { table } => of_old_analysis()
+                .detail(text!["The columns of table \"", &table.name, "\" have changed since the query was prepared."])
+                .about(table),
+            Refused::NoType(oid) => of_old_analysis().detail(text![
+                "Type with OID ",
+                oid.to_u32(),
+                " does not exist: its table has been dropped, or dropped and created again under its old name."
+            ]),
+            Refused::NoRelation(oid) => {
+                Report::new("42P01", text!["relation with OID ", oid.to_u32(), " does not exist"])
+                    .detail(text!["It has been dropped, or dropped and created again under its old name."])
+            }
+            Refused::NotATable { relation, kind, hint } => {
+                Report::new("42809", text!["\"", &relation.name, "\" is ", kind])
+                    .detail(text!["Only tables and partitioned tables can be fenced."])
+                    .hint(text![hint])
+                    .about(relation)
+            }
+            Refused::PrimaryKey { table, problem, hint } => {
+                Report::new("55000", text!["table \"", &table.name, "\" ", problem])
+                    .detail(text!["A fenced row is found by its table's primary key."])
+                    .hint(text![hint])
+                    .about(table)
+            }
+            Refused::NoFenceColumn { table, column } => Report::new(
+                "42703",
+                text!["table \"", &table.name, "\" has no fence column \"", &column, "\""],
+            )
+            .hint(text![
+                "Add one (ALTER TABLE ... ADD COLUMN fence bigint NOT NULL DEFAULT 0), or name the column that ",
+                "holds the fence with fence_column => '...'.",
+            ])
+            .about(table)
+            .column(column),
+            Refused::FenceColumnType { table, column, type_name } => Report::new(
+                "42804",
+                text!["fence column \"", &column, "\" of table \"", &table.name, "\" has type ", type_name],
+            )
+            .detail(text!["A fence column is bigint, or integer for small fences."])
+            .hint(text!["Change its type to bigint."])
+            .about(table)
+            .column(column),
+            Refused::FenceColumnUse { table, column, problem } => {
+                Report::new("55000", text!["fence column \"", &column, "\" of table \"", &table.name, "\" ", problem])
+                    .hint(text!["Use a column of its own for the fence."])
+                    .about(table)
+                    .column(column)
+            }
+            Refused::Key { table, columns, problem } => problem.report(table, columns),
+            Refused::Keys { table, type_name } => {
+                Report::new("42804", text!["argument \"keys\" is no array of keys but has type ", type_name])
+                    .hint(text!["Pass an array of keys, or a jsonb array of objects of the key's columns."])
+                    .about(table)
+            }
+            Refused::Patch(problem) => problem.report(),
+            Refused::PatchColumn { table, column, problem } => problem.report(table, column),
+            Refused::NoRow { table, key, may_be_swapped } => {
+                Report::new("P0002", text!["table \"", &table.name, "\" has no such row"])
+                    .detail(text!["Key ", key, " is not there, or a row-security policy hides it from the caller."])
+                    .hint(if may_be_swapped {
+                        text!["Key and fence may be swapped. Pass the key before the fence."]
+                    } else {
+                        text!["Insert the row, then claim it."]
+                    })
+                    .about(table)
+            }
+            Refused::Unclaimed { table, key, stored, fence } => {
+                Report::new("LF002", text!["fence ", fence, " has not claimed this row of table \"", &table.name, "\""])
+                    .detail(text!["Key ", key, " has ", stored.or("an older fence", "the older fence "), "."])
+                    .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
+                    .about(table)
+            }
+            Refused::Blocked { table, key, stored, fence, verb } => {
+                Report::new("LF004", text![verb, " on table \"", &table.name, "\" was let through but reached no row"])
+                    .detail(text![
+                        "Key ",
+                        key,
+                        " is there with ",
+                        stored.or("another fence", "fence "),
+                        ", which accepts fence ",
+                        fence,
+                        "."
+                    ])
+                    .hint(text![
+                        "Look at the table's row-security policies for ",
+                        verb,
+                        " and at its BEFORE triggers: one of ",
+                        "them keeps the caller from this row.",
+                    ])
+                    .about(table)
+            }
+            Refused::PutBack { table, key, stored, fence } => Report::new(
+                "LF004",
+                text!["fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],
+            )
+            .detail(text!["Key ", key, " would have been left with ", stored.or("another one", "fence "), "."])
+            .hint(text!["Look at the table's BEFORE triggers: one of them sets the fence column."])
+            .about(table),
+            Refused::ManyRows { table, key, rows } => {
+                Report::new("XX001", text![rows, " rows of table \"", &table.name, "\" have one primary key"])
+                    .detail(text!["Key ", key, "."])
+                    .hint(text!["The index of the primary key is damaged: REINDEX reports which rows."])
+                    .about(table)
+            }
+            Refused::Server { function, code } => Report::new("XX000", text![function, " answered ", code]),
+            Refused::StaleGuard { resource, stored, fence } => {
+                let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
+                Report::new("LF001", text!["fence ", fence, " is stale at guard \"", &resource, "\""])
+                    .detail(text!["The guard has let in ", newer, "; this transaction has fence ", fence, "."])
+                    .hint(text![TAKEN_OVER, " All transactions that call this guard must take the same lock."])
+            }
+            Refused::GuardLevel => {
+                Report::new("0A000", text!["fenced_guard() works at isolation level READ COMMITTED only"])
+                    .detail(text!["At the stricter levels later statements read what was there before the guard."])
+                    .hint(text!["Begin the transaction with BEGIN ISOLATION LEVEL READ COMMITTED."])
+            }
+            Refused::NoGuard { resource } => {
+                Report::new("P0002", text!["there is no guard \"", resource, "\""]).hint(text![
+                    "Guards are made by fenced_guard(). Compare the name with those in fence_internals.guards."
+                ])
+            }
+            Refused::ResourceLength { bytes, max } => {
+                Report::new("22023", text!["the name of the resource has ", bytes, " bytes"])
+                    .detail(text!["It has 1 to ", max, "."])
+                    .hint(text!["Use a short name, or a hash of a long one."])
+            }
+            Refused::Unfenced { table, write } => write.report(table),
+            Refused::StaleRow { table, stored, fence } => {
+                let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
+                Report::new("LF001", text!["fence ", fence, " is stale at a row of table \"", &table.name, "\""])
+                    .detail(text!["The row has ", newer, "; the newest that this transaction uses is ", fence, "."])
+                    .hint(text![TAKEN_OVER, " All writers of a row must take the same lock."])
+                    .about(table)
+            }
+            Refused::UnclaimedRow { table, stored, fence } => {
+                let older = stored.map_or_else(|| text!["an older one"], |stored| text!["the older fence ", stored]);
+                Report::new("LF002", text!["fence ", fence, " has not claimed this row of table \"", &table.name, "\""])
+                    .detail(text!["The row has ", older, "."])
+                    .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
+                    .about(table)
+            }
+            Refused::NullableFence { table, column } => {
+                Report::new("55000", text!["fence column \"", &column, "\" of table \"", &table.name, "\" can be null"])
+                    .hint(text!["ALTER TABLE ... ALTER ", &column, " SET DEFAULT 0, ALTER ", &column, " SET NOT NULL."])
+                    .about(table)
+                    .column(column)
+            }
+            Refused::ProtectedByParent { table, parent } => {
+                Report::new("55000", text!["table \"", &table.name, "\" is a partition of a protected table"])
+                    .detail(text!["\"", &parent.name, "\" is protected, and all its partitions with it."])
+                    .hint(text!["Name \"", &parent.name, "\"."])
+                    .about(table)
+            }
+            Refused::NoSuchOption { name, value } => {
+                Report::new("0A000", text!["fence_protect() does not support ", name, " => '", value, "'"])
+                    .hint(text!["Leave the argument out, or pass 'plain'."])
+            }
+            Refused::ManyInUse { max } => Report::new("54000", text!["this transaction uses ", max, " fences already"])
+                .hint(text!["Use a transaction for each part of the work."]),
+            Refused::Version { library, sql } => Report::new(
+                "55000",
+                text!["the library of pg_fence is of version ", library, ", its SQL in this database of version ", sql],
+            )
+            .hint(text![
+                "Install the library that belongs to the SQL, or run ALTER EXTENSION pg_fence UPDATE TO '",
+                library,
+                "'; then connect anew.",
+            ]),
+            Refused::Distributed { table } => Report::new(
+                "0A000",
+                text!["table \"", &table.name, "\" is distributed and cannot be protected"],
+            )
+            .detail(text!["The distributed engine refuses triggers on it."])
+            .hint(text![
+                "The fenced_* functions and fenced_guard() work on it. Grant INSERT, UPDATE and DELETE on it to the ",
+                "roles alone that use them.",
+            ])
+            .about(table),
+            Refused::NoBlock { function } => {
+                Report::new("25P01", text![function, " can only be used in transaction blocks"])
+                    .detail(text!["It lasts to the end of the transaction, which is that of this statement alone."])
+                    .hint(text!["Send BEGIN first, and COMMIT after the statements that it is for."])
+            }
+            Refused::GuardTable => {
+                Report::new("55000", text!["the table of the guards cannot be protected"]).detail(text![
+                    "It is written by the functions of guards alone, and a trigger refuses everything else."
+                ])
+            }
+            Refused::GuardWrite => {
+                Report::new("55000", text!["the table of the guards is written by their functions alone"])
+                    .hint(text!["Call fenced_guard(), fence_guard_forget() or fence_guard_reset()."])
+            }
+            Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
+                .hint(text!["Call fence_protect(), which makes the triggers."]),
+            Refused::NoGuardTable => Report::new("55000", text!["the table \"fence_internals.guards\" does not exist"])
+                .hint(text!["Create the extension again."]),
+        }
+    }
+}
+
+impl UnfencedWrite {
+    fn report(self, table: RelationName) -> Report {
+        let new = |message| Report::new("LF003", message);
+        let claim = "Use fenced_update() and its like, or claim the row and call fence_use() with your lock's fence in this transaction.";
+        match self {
+            UnfencedWrite::Truncate => new(text!["TRUNCATE would empty the protected table \"", &table.name, "\""])
+                .detail(text!["Its rows can have fences of many holders."])
+                .hint(text!["DELETE the rows under their fences, or call fence_unprotect() first."]),
+            UnfencedWrite::NoFence(command) => {
+                new(text![command, " on the protected table \"", &table.name, "\" proved no fence"])
+                    .detail(text![
+                        "It is neither the change of a fenced function nor of a transaction that uses the row's fence."
+                    ])
+                    .hint(text![claim])
+            }
+            UnfencedWrite::FenceChanged => {
+                new(text!["a plain write on the protected table \"", &table.name, "\" would change the fence of a row"])
+                    .detail(text!["The fence is stamped by claims and fenced writes, and set by fence_reset(), alone."])
+                    .hint(text!["Leave the fence column out of the statement."])
+            }
+            UnfencedWrite::Altered(command) => {
+                new(text![command, " on the protected table \"", &table.name, "\" cannot be judged"])
+                    .detail(text!["The trigger that protects it was altered and names no fence column."])
+                    .hint(text!["Have the table's owner call fence_protect() again."])
+            }
+            UnfencedWrite::MoveUnasked(partition) => new(text![
+                "a plain write could move a row of the protected table \"",
+                &table.name,
+                "\" out of its fence"
+            ])
+            .detail(text![
+                "Partition \"",
+                &partition.name,
+                "\" has no enabled trigger that checks the fence of a new row."
+            ])
+            .hint(text!["Have the owner of the partitioned table call fence_protect() again."]),
+            UnfencedWrite::Insert(fence) => new(text![
+                "a new row of the protected table \"",
+                &table.name,
+                "\" has fence ",
+                fence,
+                ", which is not in use"
+            ])
+            .detail(text!["A row is inserted with fence 0, or with one that this transaction uses."])
+            .hint(text![
+                "Leave the fence column out, or call fence_use() with your lock's fence in this transaction. ",
+                "To restore data alone, use --disable-triggers.",
+            ]),
+        }
+        .about(table)
+    }
+}
+
+/// As the server refuses a prepared `SELECT *` on a table whose columns have changed. Drivers know it by its routine,
+/// prepare the query again and go on.
+fn of_old_analysis() -> Report {
+    Report::new("0A000", text!["cached plan must not change result type"])
+        .routine(c"RevalidateCachedQuery")
+        .hint(text!["Prepare the query again, or run it again."])
+}
