@@ -126,18 +126,29 @@ pub(crate) enum UnfencedWrite {
 /// Why a number is no fence here.
 #[derive(Clone, Debug)]
 pub(crate) enum FenceProblem {
-    /// It is NULL.
     Null,
     /// It is zero or negative.
     NotPositive(i64),
     /// It is above the largest fence there is.
     AboveProtocol(i64),
     /// It is above `pg_fence.max_fence`.
-    AboveSetting { fence: i64, max: u64 },
+    AboveSetting {
+        fence: i64,
+        max: u64,
+    },
     /// It does not fit the fence column.
-    AboveColumn { fence: i64, max: u64, table: RelationName, column: CString },
+    AboveColumn {
+        fence: i64,
+        max: u64,
+        table: RelationName,
+        column: CString,
+    },
     /// It is further ahead of the clock than `pg_fence.max_fence_ahead`.
-    Ahead { fence: i64, horizon: u64, max_ahead_s: u64 },
+    Ahead {
+        fence: i64,
+        horizon: u64,
+        max_ahead_s: u64,
+    },
 }
 
 /// How a key does not fit.

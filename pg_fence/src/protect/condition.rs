@@ -19,7 +19,6 @@ const NEW: c_int = 2;
 
 /// A kind of row trigger.
 pub(crate) struct Kind {
-    /// The command that fires it.
     pub(crate) command: &'static CStr,
     function: &'static CStr,
     arguments: &'static [Argument],

@@ -18,9 +18,7 @@ pub(crate) fn lock_for_triggers(relation: Oid) {
 
 /// A table, or one that is part of it or inherits from it.
 pub(crate) struct Member {
-    /// Its oid.
     pub(crate) oid: Oid,
-    /// What it is.
     pub(crate) kind: MemberKind,
 }
 
@@ -109,13 +107,11 @@ unsafe fn oids(list: *mut pg_sys::List) -> Vec<Oid> {
 
 /// A trigger that calls the function `refuse`, whatever its name and its condition.
 pub(crate) struct Made {
-    /// Its name.
     pub(crate) name: CString,
     /// The fence column in its condition, where that is as fence_protect() makes it.
     pub(crate) fence_column: Option<i16>,
     /// Whether it is one of a partition that follows its parent's.
     pub(crate) is_clone: bool,
-    /// Whether it is on INSERT.
     pub(crate) is_on_insert: bool,
     /// Whether it fires where nobody has changed `session_replication_role`.
     pub(crate) is_enabled: bool,

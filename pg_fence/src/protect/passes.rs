@@ -123,7 +123,6 @@ impl Drop for OwnPass {
 
 /// A version of a row that is written, as the condition of a trigger names it.
 pub(crate) struct WrittenRow {
-    /// The query that writes it.
     pub(crate) query: Query,
     /// Its table: the partition.
     pub(crate) table: Oid,

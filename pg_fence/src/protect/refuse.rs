@@ -16,7 +16,6 @@ use std::ffi::CStr;
 
 /// The event that a trigger was fired for.
 pub(crate) struct TriggerEvent {
-    /// The table.
     pub(crate) table: Oid,
     data: *mut pg_sys::TriggerData,
 }

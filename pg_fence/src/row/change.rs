@@ -28,19 +28,12 @@ const MAX_TRIES: usize = 3;
 
 /// A change of one row.
 pub(crate) struct Change<'a> {
-    /// The table.
     pub(crate) table: &'a Table,
-    /// Its fence column.
     pub(crate) fence_column: &'a Column,
-    /// The row's key.
     pub(crate) key: &'a Key,
-    /// The caller's fence.
     pub(crate) fence: Fence,
-    /// What is done.
     pub(crate) verb: Verb,
-    /// What is answered.
     pub(crate) answer: Answer,
-    /// The columns to set.
     pub(crate) patch: Option<&'a Patch<'a>>,
     /// Where the row is added, if it is answered as a row.
     pub(crate) rows: Option<&'a Rows>,

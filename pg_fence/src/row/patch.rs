@@ -12,7 +12,6 @@ use pgrx::pg_sys::{self, Datum};
 
 /// The columns to change, in the order of jsonb, and their new values; `None` is null.
 pub(crate) struct Patch<'t> {
-    /// The columns.
     pub(crate) columns: Vec<&'t Column>,
     /// The value of each, of the column's type.
     pub(crate) values: Vec<Option<Datum>>,

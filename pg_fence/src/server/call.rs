@@ -20,7 +20,6 @@ pub(crate) enum Reply {
     Nothing,
     /// Nothing to tell, from a function that returns void.
     Void,
-    /// A value.
     Value(Datum),
     /// Rows that have been handed over already.
     Handed,

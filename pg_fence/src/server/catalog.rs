@@ -6,9 +6,7 @@ use std::ffi::{CStr, CString};
 /// A relation as error texts name it, and as the client finds it in the error's fields.
 #[derive(Clone, Debug)]
 pub(crate) struct RelationName {
-    /// The schema.
     pub(crate) schema: CString,
-    /// The relation.
     pub(crate) name: CString,
 }
 

@@ -21,17 +21,12 @@ pub(crate) struct Json<'d> {
 
 /// What a JSON value is.
 pub(crate) enum Kind<'d> {
-    /// `null`
     Null,
-    /// `true` or `false`
     Bool(bool),
     /// A number of any size and precision.
     Number,
-    /// A string.
     String(&'d [u8]),
-    /// An array.
     Array,
-    /// An object.
     Object,
 }
 

@@ -11,9 +11,7 @@ use std::ffi::{CStr, CString, c_char};
 /// A value that is not null, with its type. It lives as long as the memory context it was made in: that of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
-    /// The value.
     pub(crate) datum: Datum,
-    /// Its type.
     pub(crate) type_oid: Oid,
 }
 

@@ -73,7 +73,6 @@ pub(crate) enum Kind {
 /// What an entry counts.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
-    /// The database.
     pub(crate) database: u32,
     /// The oid of a table, the hash of a guard's name.
     pub(crate) object: u64,
@@ -94,11 +93,9 @@ pub(crate) struct Stale {
 pub(crate) struct Counted {
     /// The database, and the table or guard; `None` for the others of a kind.
     pub(crate) key: Option<Key>,
-    /// The name that it was given.
     pub(crate) name: Vec<u8>,
     /// By [`Counter`].
     pub(crate) counts: [u64; COUNTERS],
-    /// The newest stale call.
     pub(crate) stale: Option<Stale>,
 }
 

@@ -24,9 +24,7 @@ use std::ffi::CStr;
 /// What a call was made on.
 #[derive(Clone, Copy)]
 pub(crate) enum Subject<'a> {
-    /// A table.
     Table(Oid),
-    /// A guard.
     Guard(&'a CStr),
 }
 

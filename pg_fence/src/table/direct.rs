@@ -16,7 +16,6 @@ const NO_LIMIT: c_long = 0;
 pub(crate) struct Connection(());
 
 impl Connection {
-    /// Connects.
     pub(crate) fn open() -> Result<Connection, Refused> {
         // SAFETY: it opens a level that `close` or the end of the (sub)transaction closes.
         match unsafe { pg_sys::SPI_connect() } {

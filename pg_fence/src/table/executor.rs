@@ -32,13 +32,11 @@ pub(crate) struct Wanted {
 /// What becomes of the fields of the row.
 #[derive(Clone, Copy)]
 pub(crate) enum WantedRow {
-    /// Nothing.
     None,
     /// All fields are added here, as they are.
     Stored(*mut pg_sys::Tuplestorestate),
     /// The fields from this place on become a value of a row type.
     Formed {
-        /// The place.
         first: usize,
         /// The columns of the row type; the fields are those that were not dropped, in order.
         descriptor: pg_sys::TupleDesc,

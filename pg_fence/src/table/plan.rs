@@ -26,7 +26,6 @@ pub(crate) struct Plan {
     pub(crate) types: Vec<Oid>,
     /// What sets its statement apart from others on the table, with those types and the columns of the patch.
     pub(crate) head: Head,
-    /// The numbers of the columns of the patch.
     pub(crate) columns: Vec<i16>,
     /// When it was used last, by the clock of `tables`.
     pub(crate) used: Cell<u64>,

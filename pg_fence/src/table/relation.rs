@@ -16,11 +16,8 @@ use std::ffi::{CStr, CString};
 
 /// The facts of a table, and the plans of its statements.
 pub(crate) struct Table {
-    /// Its oid.
     pub(crate) oid: Oid,
-    /// Its schema and name.
     pub(crate) name: RelationName,
-    /// The type of its rows.
     pub(crate) row_type: Oid,
     /// The hash of the type, as the server's messages about changes name it.
     pub(crate) row_type_hash: u32,
@@ -39,7 +36,6 @@ pub(crate) struct Table {
     pub(crate) key: Vec<KeyColumn>,
     /// A name for its row in a statement that none of its columns has.
     pub(crate) alias: CString,
-    /// The plans of its statements.
     pub(crate) plans: Plans,
     /// Whether nothing has changed since.
     pub(crate) is_current: Cell<bool>,
@@ -55,9 +51,7 @@ pub(crate) struct Table {
 
 /// A column of a table.
 pub(crate) struct Column {
-    /// Its number.
     pub(crate) number: i16,
-    /// Its name.
     pub(crate) name: CString,
     /// Its type, which may be a domain.
     pub(crate) type_oid: Oid,
@@ -65,13 +59,10 @@ pub(crate) struct Column {
     pub(crate) base_type: Oid,
     /// The modifier of its type, such as the precision of a numeric.
     pub(crate) typmod: i32,
-    /// Its collation.
     pub(crate) collation: Oid,
-    /// Whether it is a generated column.
     pub(crate) is_generated: bool,
     /// Whether it is GENERATED ALWAYS AS IDENTITY.
     pub(crate) is_identity_always: bool,
-    /// Whether it is part of the primary key.
     pub(crate) is_key: bool,
     /// Whether no row has a null in it.
     pub(crate) is_never_null: bool,
@@ -96,7 +87,6 @@ pub(crate) struct KeyColumn {
 /// An entry of a catalog that a statement's text names, as the server's messages about changes name it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CatalogEntry {
-    /// The catalog.
     pub(crate) catalog: CatalogId,
     /// The hash of the entry's oid.
     pub(crate) hash: u32,
@@ -109,13 +99,9 @@ pub(crate) type CatalogId = i32;
 #[cfg(feature = "pg19")]
 pub(crate) type CatalogId = pg_sys::SysCacheIdentifier::Type;
 
-/// Schemas.
 pub(crate) const SCHEMAS: CatalogId = pg_sys::SysCacheIdentifier::NAMESPACEOID as CatalogId;
-/// Operators.
 pub(crate) const OPERATORS: CatalogId = pg_sys::SysCacheIdentifier::OPEROID as CatalogId;
-/// Types.
 pub(crate) const TYPES: CatalogId = pg_sys::SysCacheIdentifier::TYPEOID as CatalogId;
-/// Columns.
 pub(crate) const COLUMNS: CatalogId = pg_sys::SysCacheIdentifier::ATTNUM as CatalogId;
 
 impl Table {

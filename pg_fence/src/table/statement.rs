@@ -15,17 +15,12 @@ use pg_forms::{Identifier, Parameter, joined, text};
 /// A statement on a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Statement<'a> {
-    /// The table.
     pub(crate) table: &'a Table,
-    /// Its fence column.
     pub(crate) fence: &'a Column,
     /// How the key is compared.
     pub(crate) fits: &'a [Fit],
-    /// What is done.
     pub(crate) verb: Verb,
-    /// What is answered.
     pub(crate) answer: Answer,
-    /// The columns of the patch.
     pub(crate) patch: &'a [&'a Column],
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Verb {
     Reset,
 }
 
-/// What is answered.
+/// What a statement answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The fence, where the statement answers it, and no row.
