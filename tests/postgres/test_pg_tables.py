@@ -352,7 +352,5 @@ def test_a_function_sees_new_columns_when_it_is_called_again(db):
     )
     assert db.execute("SELECT * FROM claimed(1)").fetchone() == (1, 1)
     db.execute("ALTER TABLE grown ADD tax int NOT NULL DEFAULT 5")
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="cached plan must not change result type"):
-        db.execute("SELECT * FROM claimed(2)")
+    assert db.execute("SELECT * FROM claimed(2)").fetchone() == (1, 2, 5)
     assert db.execute("SELECT fenced_claim_json('grown', 1, 3) ->> 'tax'").fetchone() == ("5",)
-    assert db.execute("SELECT * FROM claimed(4)").fetchone() == (1, 4, 5)
