@@ -57,6 +57,7 @@ def main():
             rails_6_dumps_the_extension_alone_and_no_trigger(server)
             rails_7_dumps_a_schema_too_unless_it_is_left_out(server)
             structure_sql_carries_the_triggers(server)
+            a_prepared_claim_heals_in_rails_when_its_table_was_altered(server)
             drizzle_kit_would_drop_the_views_unless_they_are_left_out(server)
             assert _is_protected(server, "source"), "a tool has changed the database that it looked at"
         finally:
@@ -91,6 +92,18 @@ def structure_sql_carries_the_triggers(server):
         assert _is_protected(server, "target")
 
 
+def a_prepared_claim_heals_in_rails_when_its_table_was_altered(server):
+    """In a transaction Rails says that it has to be run again, as it does for queries of its own."""
+    row = {"id": 1, "balance": 10, "fence": 5}
+    for version in RAILS:
+        server.psql("DROP DATABASE IF EXISTS altered WITH (FORCE)")
+        server.psql("CREATE DATABASE altered TEMPLATE source")
+        server.psql("INSERT INTO accounts VALUES (1, 10)", "altered")
+        said = _ruby(version, server, "altered.rb", server.url("altered"))
+        assert said["claimed"] == [[row], [{**row, "more": 7}], [row]], said
+        assert said["expired"] == "ActiveRecord::PreparedStatementCacheExpired", said
+
+
 def drizzle_kit_would_drop_the_views_unless_they_are_left_out(server):
     assert _drizzle_kit(server, "") == ['DROP VIEW "public"."fence_protected"', 'DROP VIEW "public"."pg_stat_fence"']
     (tables_filter,) = re.findall(r"`(tablesFilter: .*?)`", MANUAL.read_text())
@@ -102,16 +115,21 @@ def _rails(version, server, format, *initializer):
     server.psql("DROP DATABASE IF EXISTS target WITH (FORCE)")
     server.psql("CREATE DATABASE target")
     dump = MADE / f"dump.{format}"
+    said = _ruby(version, server, "rails.rb", format, server.url("source"), server.url("target"), dump, *initializer)
+    return dump.read_text(), said["failed"]
+
+
+def _ruby(version, server, script, *words):
+    """What a script says with this version of Rails."""
     programs = os.pathsep.join([str(server.installation.program("")), os.environ["PATH"]])
     environment = {**os.environ, **server.installation.environment, "PATH": programs}
     if version == RAILS[1]:
         gems = (places.SERVERS / "rails-7.2").glob("usr/share/rubygems-integration/all/gems/*/lib")
         environment["RUBYLIB"] = os.pathsep.join(str(path) for gem in gems for path in (gem, *gem.glob("concurrent-ruby")))
-    words = ("ruby", HERE / "rails.rb", format, server.url("source"), server.url("target"), dump, *initializer)
     # Programs that Rails runs print lines of their own.
-    said = json.loads(_run(*words, env=environment).splitlines()[-1])
+    said = json.loads(_run("ruby", HERE / script, *words, env=environment).splitlines()[-1])
     assert said["version"].startswith(f"{version}."), said["version"]
-    return dump.read_text(), said["failed"]
+    return said
 
 
 def _drizzle_kit(server, setting):
