@@ -1,29 +1,29 @@
-//! Keys of a cluster that a server does not serve: when to ask again.
+//! Keys of a cluster that a server does not serve: when to try again.
 //!
-//! Not a connection to the cluster: what the server answered is an argument. The end of a lease needs no answer, only
-//! the removal of its entry does, so asking may wait.
-//! Invariant: of what is refused, at most one question a second for the whole server while the cluster is down, and at
-//! most one a second for each slot.
+//! Not a connection to the cluster: what the server answered is an argument. A lease ends by itself; only its removal
+//! needs a server that serves the key, so trying again may wait.
+//! Invariant: after a refusal at most one try a second for the whole server while the cluster is down, and at most one a
+//! second for each slot.
 
 use std::collections::BTreeMap;
 
-/// How long to wait before the first question is repeated, in microseconds.
+/// The wait before the second try, in microseconds. It doubles with each try.
 pub const ASK_AGAIN_US: u64 = 1_000_000;
-/// How long at most: a slot that nobody serves may be given back to this server.
+/// The longest wait: the slot may come back to this server.
 pub const ASK_AGAIN_MAX_US: u64 = 64 * ASK_AGAIN_US;
 
-/// What a server says of a key.
+/// Whether a server serves a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Served {
     /// It serves the key.
     Here,
     /// It does not serve the slot of the key, or the key has moved.
     Elsewhere,
-    /// The cluster is down, or refuses writes: nothing is known of the key.
+    /// Unknown: the cluster is down, or refuses writes.
     Down,
 }
 
-/// What was refused, and until when it is not asked for again.
+/// What was refused, and when to try again.
 #[derive(Default)]
 pub struct Refusals {
     down_until_us: u64,
@@ -37,12 +37,12 @@ struct Refusal {
 }
 
 impl Refusals {
-    /// Until when nothing is asked at all, if that is so at `now_us`.
+    /// When to try any key again, if not yet at `now_us`.
     pub fn down_until(&self, now_us: u64) -> Option<u64> {
         (now_us < self.down_until_us).then_some(self.down_until_us)
     }
 
-    /// Until when this key is not asked for, if that is so at `now_us`.
+    /// When to try this key again, if not yet at `now_us`.
     pub fn until(&self, name: &[u8], now_us: u64) -> Option<u64> {
         if self.slots.is_empty() {
             return self.down_until(now_us);
@@ -51,7 +51,7 @@ impl Refusals {
         self.down_until(now_us).max(slot)
     }
 
-    /// Takes note of an answer at `now_us`.
+    /// Notes an answer at `now_us`.
     pub fn note(&mut self, name: &[u8], served: Served, now_us: u64) {
         match served {
             Served::Down => self.down_until_us = now_us.saturating_add(ASK_AGAIN_US),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_cluster_is_down_one_question_a_second_is_asked_for_all_keys() {
+    fn while_the_cluster_is_down_there_is_one_try_a_second_for_all_keys() {
         let mut refusals = Refusals::default();
         refusals.note(b"a", Served::Down, 0);
         assert_eq!((refusals.until(b"b", SECOND - 1), refusals.until(b"b", SECOND)), (Some(SECOND), None));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_asked_for_ever_more_rarely_and_the_others_are_not_held_up() {
+    fn a_slot_is_tried_at_growing_intervals_and_the_others_are_not_delayed() {
         let mut refusals = Refusals::default();
         let mut now_us = 0;
         for wait in [1, 2, 4, 8, 16, 32, 64, 64] {

@@ -123,7 +123,7 @@ impl Brought {
     }
 }
 
-/// How many grants a server that counts without the clock may lose, in a crash or a fail-over, without repeating one: an
+/// How many grants a server that counts without the clock may lose, in a crash or a failover, without repeating one: an
 /// int4 column has room for 32,767 of these.
 pub const SKIPPED: u64 = 65_536;
 

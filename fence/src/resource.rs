@@ -1,6 +1,6 @@
 //! The rule of the protected resource: which fence may claim, write and delete.
 //!
-//! Not the storage: a row, a hash and a guard all ask here. Claim first, then read, then write while the stamp is
+//! Not the storage: rows, hashes and guards all use these rules. Claim first, then read, then write while the stamp is
 //! still yours; a check at the write alone would not protect the read before it.
 //! Invariant: for one resource the stored fence never goes down.
 
@@ -21,7 +21,7 @@ pub enum Step {
 /// The stored fence of a resource that was never claimed. No stored fence (`None`, null) means the same.
 pub const NEVER_CLAIMED: i64 = 0;
 
-/// Which stored fences let a step through.
+/// Which stored fences admit a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Accepts {
     /// Stored fence lower than or equal to the caller's. Equal, so that a retry after a lost reply succeeds.
@@ -33,7 +33,7 @@ pub enum Accepts {
 /// The answer of a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Verdict {
-    /// The step may be done.
+    /// The step is allowed.
     Accepted,
     /// A newer fence is stored. Nothing else is called stale.
     Stale,
@@ -42,7 +42,7 @@ pub enum Verdict {
 }
 
 impl Step {
-    /// The comparison that this step asks of the stored fence.
+    /// What this step requires of the stored fence.
     pub const fn accepts(self) -> Accepts {
         match self {
             Step::Claim | Step::Write => Accepts::AtMost,
@@ -67,9 +67,9 @@ impl Step {
 /// How a guard, which fences a whole transaction, admits a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GuardVerdict {
-    /// The fence is the stored one: together with all other transactions that have it.
+    /// The fence is the stored one: it enters together with all other transactions of this fence.
     Shared,
-    /// The fence is newer: once it is alone, it is stamped.
+    /// The fence is newer: it is stamped once its transaction is alone.
     Alone,
     /// This newer fence is stored.
     Stale(i64),

@@ -91,8 +91,8 @@ impl Slots {
         size_of::<[Level; LEVELS]>()
     }
 
-    /// Adds a node that is in no slot, to be checked at `at_us`: its deadline or later. A check may come earlier than asked
-    /// for, but not before the deadline.
+    /// Adds a node that is in no slot, to be checked at `at_us`: its deadline or later. A later check may come early, though
+    /// not before the deadline.
     pub fn link(&mut self, nodes: &mut impl Nodes, node: u32, at_us: u64) {
         let (level, slot) = self.place(at_us);
         let next = self.levels[level].first[slot];
@@ -134,7 +134,7 @@ impl Slots {
 
     /// Removes one node that is due at or before `now_us`; `None` when there is none or the budget is used up.
     ///
-    /// `budget` counts the nodes handled, whether returned or only moved. If it runs out, `next_us` is not in the future.
+    /// `budget` counts the nodes handled, whether returned or only moved. Once it is used up, `next_us` is not in the future.
     pub fn pop(&mut self, nodes: &mut impl Nodes, now_us: u64, budget: &mut usize) -> Option<u32> {
         let now = now_us.saturating_sub(self.origin_us) >> TICK_BITS;
         loop {

@@ -11,9 +11,9 @@ use crate::lock::lease::{Caller, LONGEST, Millis, OWNER_MAX, Request, Terms};
 /// A request to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Acquire<'a> {
-    /// Who asks for what.
+    /// Who asks, and for what.
     pub request: Request<'a>,
-    /// How long it is ready to wait; `None` answers at once.
+    /// How long to wait; `None` replies at once.
     pub wait: Option<Millis>,
 }
 
@@ -22,7 +22,7 @@ pub struct Acquire<'a> {
 pub struct Extend<'a> {
     /// Who asks.
     pub caller: Caller<'a>,
-    /// The new time from now on.
+    /// The new length of the lease, from now on.
     pub ttl: Millis,
 }
 
@@ -31,7 +31,7 @@ pub struct Extend<'a> {
 pub struct Release<'a> {
     /// Who asks.
     pub caller: Caller<'a>,
-    /// Whether the owner's places in the queue go as well: its caller gave up and cannot know how far the call had come.
+    /// Whether the owner leaves the queue as well: its caller gave up and cannot know how far the call had come.
     pub queued: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Release<'a> {
 pub struct Top {
     /// How many at most.
     pub most: usize,
-    /// Which of the counters says how busy; `None` leaves it to the command.
+    /// The counter to sort by, as its index; `None` leaves it to the command.
     pub by: Option<usize>,
 }
 
@@ -58,30 +58,30 @@ pub enum BadArgument<'a> {
     },
     /// An owner of this many bytes.
     OwnerLength(usize),
-    /// A word that is no option of the command.
+    /// Not an option of the command.
     UnknownOption(&'a [u8]),
-    /// An option that stands twice.
+    /// An option that is given twice.
     Repeated(&'static str),
     /// An option without its value.
     NoValue(&'static str),
-    /// Two options that cannot both stand.
+    /// Two options that exclude each other.
     Exclusive(&'static str, &'static str),
-    /// A wait of no time, and the longest that there is.
+    /// A wait of 0. The longest wait is given.
     NoWait(u64),
-    /// A word that is none of these.
+    /// Not one of these words.
     NoneOf {
         /// The argument.
         name: &'static str,
         /// The words.
         words: &'static [&'static str],
     },
-    /// Not pairs of a field and a value, but this many words.
+    /// Not pairs of a field and a value, but this many arguments.
     OddFields(usize),
-    /// A written field that is the stamp.
+    /// A write to the field that holds the stamp.
     StampField,
 }
 
-/// How much of an unknown word an error repeats.
+/// How many bytes of an unknown option an error repeats.
 const SHOWN_MAX: usize = 32;
 
 impl fmt::Display for BadArgument<'_> {
@@ -98,7 +98,7 @@ impl fmt::Display for BadArgument<'_> {
             BadArgument::Exclusive(one, other) => {
                 write!(f, "syntax error: options {one} and {other} exclude each other")
             }
-            // To other commands and libraries 0 means "for ever", or "do not wait".
+            // To other commands and libraries 0 means "forever", or "do not wait".
             BadArgument::NoWait(max) => {
                 write!(f, "WAIT must be an integer from 1 to {max}; omit WAIT to be answered at once")
             }
@@ -166,14 +166,14 @@ pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Release<'a>,
             return Err(BadArgument::UnknownOption(word));
         }
     }
-    // Who knows its fence has had its reply, and is in no queue.
+    // A caller that knows its fence has had its reply, and is not in a queue.
     if fenced.is_some() && queued.is_some() {
         return Err(BadArgument::Exclusive("FENCE", "QUEUED"));
     }
     Ok(Release { caller: Caller { owner, fence: fenced }, queued: queued.is_some() })
 }
 
-/// The longest list of busy locks: with the longest names a reply of some megabytes.
+/// The longest list of busy locks. With the longest names the reply has a few megabytes.
 pub const TOP_MAX: u64 = 1_000;
 
 /// Reads `n [BY counter]`, where the counter is one of `counters`.
@@ -197,7 +197,7 @@ pub fn top<'a>(
     Ok(Top { most: most as usize, by })
 }
 
-/// Reads `field value [field value ...]` of a write to a hash: `fields` are the words behind the fence.
+/// Checks `field value [field value ...]` of a write to a hash: the arguments after the fence.
 pub fn fields<'a>(fields: &[&'a [u8]]) -> Result<(), BadArgument<'a>> {
     if fields.is_empty() || !fields.len().is_multiple_of(2) {
         return Err(BadArgument::OddFields(fields.len()));
@@ -217,7 +217,7 @@ pub fn fence(word: &[u8]) -> Result<Fence, BadArgument<'static>> {
     canonical(word).and_then(Fence::new).ok_or(bad)
 }
 
-/// With fewer digits than this a number is below 2^64.
+/// A number with fewer digits than this is below 2^64.
 const DIGITS_OF_ANY: usize = 20;
 
 /// Reads an unsigned integer in canonical form: no sign, space, fraction, exponent, hex or leading zero.
@@ -260,14 +260,14 @@ fn fence_option<'a>(words: &[&'a [u8]]) -> Result<Option<Fence>, BadArgument<'a>
     Ok(found)
 }
 
-fn once<'a, T>(name: &'static str, place: &mut Option<T>, value: T) -> Result<(), BadArgument<'a>> {
-    match place.replace(value) {
+fn once<'a, T>(name: &'static str, option: &mut Option<T>, value: T) -> Result<(), BadArgument<'a>> {
+    match option.replace(value) {
         None => Ok(()),
         Some(_) => Err(BadArgument::Repeated(name)),
     }
 }
 
-/// The words behind the fixed arguments.
+/// The arguments after the fixed ones.
 struct Options<'w, 'a>(&'w [&'a [u8]]);
 
 impl<'a> Options<'_, 'a> {
@@ -283,118 +283,4 @@ impl<'a> Options<'_, 'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DAY: Millis = Millis(86_400_000);
-
-    #[test]
-    fn only_canonical_integers_are_numbers() {
-        for word in ["1.5", "1e3", "0x10", "", " 5", "5 ", "+5", "-5", "05", "99999999999999999999", "5\n", "٥"] {
-            assert_eq!(canonical(word.as_bytes()), None, "{word:?}");
-        }
-        assert_eq!(canonical(b"0"), Some(0));
-        assert_eq!(canonical(b"18446744073709551615"), Some(u64::MAX));
-        assert_eq!(canonical(b"18446744073709551616"), None);
-    }
-
-    #[test]
-    fn a_ttl_out_of_range_is_named_with_its_range() {
-        for word in ["0", "86400001", "-1", "9223372036854775807"] {
-            let error = acquire(b"me", word.as_bytes(), &[], DAY).unwrap_err();
-            assert_eq!(error.to_string(), "ttl-ms must be an integer from 1 to 86400000");
-        }
-        assert!(acquire(b"me", b"86400000", &[], DAY).is_ok());
-    }
-
-    #[test]
-    fn no_setting_allows_more_than_ten_years() {
-        let error = acquire(b"me", b"9999999999999", &[], Millis(u64::MAX)).unwrap_err();
-        assert_eq!(error, BadArgument::Number { name: "ttl-ms", min: 1, max: LONGEST.0 });
-    }
-
-    #[test]
-    fn an_owner_has_1_to_512_bytes() {
-        assert_eq!(release(b"", &[]), Err(BadArgument::OwnerLength(0)));
-        assert_eq!(release(&[0; 513], &[]), Err(BadArgument::OwnerLength(513)));
-        assert!(release(&[0; 512], &[]).is_ok());
-    }
-
-    #[test]
-    fn there_is_no_wait_for_ever() {
-        let error = acquire(b"me", b"10", &[b"WAIT", b"0"], DAY).unwrap_err();
-        let said = "WAIT must be an integer from 1 to 86400000; omit WAIT to be answered at once";
-        assert_eq!(error.to_string(), said);
-        for word in ["00", "-1", "86400001"] {
-            let error = acquire(b"me", b"10", &[b"WAIT", word.as_bytes()], DAY).unwrap_err();
-            assert_eq!(error.to_string(), "WAIT must be an integer from 1 to 86400000");
-        }
-    }
-
-    #[test]
-    fn a_release_leaves_the_queue_when_asked_and_not_beside_a_fence() {
-        assert_eq!(release(b"me", &[]).map(|release| release.queued), Ok(false));
-        assert_eq!(release(b"me", &[b"queued"]).map(|release| release.queued), Ok(true));
-        let twice = release(b"me", &[b"QUEUED", b"queued"]).unwrap_err();
-        assert_eq!(twice.to_string(), "syntax error: option QUEUED is given twice");
-        for options in [[&b"FENCE"[..], b"33", b"QUEUED"], [b"QUEUED", b"FENCE", b"33"]] {
-            let both = release(b"me", &options).unwrap_err();
-            assert_eq!(both.to_string(), "syntax error: options FENCE and QUEUED exclude each other");
-        }
-    }
-
-    #[test]
-    fn options_come_in_any_order_and_case_but_once() {
-        let request =
-            acquire(b"me", b"10", &[b"delay", b"5", b"retry", b"MaxHold", b"20", b"Ephemeral", b"WAIT", b"7"], DAY)
-                .unwrap();
-        let Acquire { request: Request { terms, retry, .. }, wait } = request;
-        assert_eq!(
-            (terms.max_hold, terms.delay, wait, retry),
-            (Some(Millis(20)), Some(Millis(5)), Some(Millis(7)), true)
-        );
-        assert!(terms.ephemeral);
-        let twice = acquire(b"me", b"10", &[b"DELAY", b"5", b"DELAY", b"5"], DAY).unwrap_err();
-        assert_eq!(twice.to_string(), "syntax error: option DELAY is given twice");
-        let bare = acquire(b"me", b"10", &[b"DELAY"], DAY).unwrap_err();
-        assert_eq!(bare.to_string(), "syntax error: option DELAY has no value");
-        let unknown = acquire(b"me", b"10", &[b"FO\x00O"], DAY).unwrap_err();
-        assert_eq!(unknown.to_string(), "syntax error: unknown option 'FO\\x00O'");
-    }
-
-    #[test]
-    fn fields_come_in_pairs_and_leave_the_stamp_alone() {
-        assert!(fields(&[b"a", b"1", b"b", b"fence"]).is_ok());
-        assert_eq!(fields(&[]), Err(BadArgument::OddFields(0)));
-        assert_eq!(fields(&[b"a", b"1", b"b"]), Err(BadArgument::OddFields(3)));
-        assert_eq!(fields(&[b"a", b"1", b"fence", b"9"]), Err(BadArgument::StampField));
-    }
-
-    #[test]
-    fn a_list_of_busy_locks_has_a_length_and_an_order() {
-        const COUNTERS: &[&str] = &["grants", "busy"];
-        assert_eq!(top(b"10", &[], COUNTERS), Ok(Top { most: 10, by: None }));
-        assert_eq!(top(b"1000", &[b"by", b"Busy"], COUNTERS), Ok(Top { most: 1_000, by: Some(1) }));
-        for word in [&b"0"[..], b"1001", b"-1", b"01", b""] {
-            assert_eq!(top(word, &[], COUNTERS).unwrap_err().to_string(), "n must be an integer from 1 to 1000");
-        }
-        for (options, said) in [
-            (&[&b"BY"[..]][..], "syntax error: option BY has no value"),
-            (&[b"BY", b"x"], "counter must be one of grants, busy"),
-            (&[b"BY", b"busy", b"by", b"busy"], "syntax error: option BY is given twice"),
-            (&[b"busy"], "syntax error: unknown option 'busy'"),
-        ] {
-            assert_eq!(top(b"1", options, COUNTERS).unwrap_err().to_string(), said);
-        }
-    }
-
-    #[test]
-    fn a_fence_option_is_a_fence() {
-        let release_of = release(b"me", &[b"FENCE", b"33"]).unwrap();
-        assert_eq!(release_of.caller.fence.map(Fence::get), Some(33));
-        for word in [&b"0"[..], b"9007199254740992", b"-1", b"33.0"] {
-            let error = release(b"me", &[b"FENCE", word]).unwrap_err();
-            assert_eq!(error.to_string(), "fence must be an integer from 1 to 9007199254740991");
-        }
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
 //! Which leases end when a connection closes: bonds between connections and stored leases.
 //!
-//! Not the leases: they are numbers that the caller gives. Binding, closing and forgetting cost the same however many
-//! leases a connection has, and what a closed connection leaves behind is given out one by one.
-//! Invariant: a lease is bound to one connection at most. A bond ends when the caller says so, and not before.
+//! Not the leases: the caller numbers them. Binding, unbinding and closing cost the same however many leases a connection
+//! has. The leases of a closed connection are returned one by one.
+//! Invariant: a lease is bound to one connection at most. A bond ends when the caller ends it, and not before.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,13 +14,13 @@ pub struct Bonds {
     first: BTreeMap<u64, u32>,
     /// Connections that have closed while leases were bound to them.
     closed: VecDeque<u64>,
-    /// Leases of closed connections whose end is put off.
+    /// Leases of closed connections whose end is postponed.
     put_off: BTreeSet<u32>,
 }
 
 #[derive(Clone, Copy)]
 struct Bond {
-    /// `None` once its end is put off.
+    /// `None` once its end is postponed.
     client: Option<u64>,
     db: i32,
     prev: Option<u32>,
@@ -38,7 +38,7 @@ impl Bonds {
         self.bonds.insert(lease, Bond { client: Some(client), db, prev: None, next });
     }
 
-    /// Forgets a lease.
+    /// Ends the bond of a lease.
     pub fn unbind(&mut self, lease: u32) {
         if let Some(bond) = self.bonds.remove(&lease) {
             self.put_off.remove(&lease);
@@ -55,8 +55,8 @@ impl Bonds {
         is_bound
     }
 
-    /// A lease whose connection has closed, and the database in which it was granted. The caller forgets it or puts its end
-    /// off.
+    /// A lease whose connection has closed, and the database in which it was granted. The caller unbinds it or postpones its
+    /// end.
     pub fn next_closed(&mut self) -> Option<(u32, i32)> {
         loop {
             let lease = self.first.get(self.closed.front()?);
@@ -67,7 +67,7 @@ impl Bonds {
         }
     }
 
-    /// Puts the end of a lease off, behind those of other leases.
+    /// Postpones the end of a lease, behind those of other leases.
     pub fn put_off(&mut self, lease: u32) {
         let Some(bond) = self.bonds.get_mut(&lease) else { return };
         let before = *bond;
@@ -76,25 +76,25 @@ impl Bonds {
         self.put_off.insert(lease);
     }
 
-    /// Whether the end of a lease is put off.
+    /// Whether the end of any lease is postponed.
     pub fn has_put_off(&self) -> bool {
         !self.put_off.is_empty()
     }
 
-    /// The first lease from `from` on whose end is put off, and its database.
+    /// The first lease from number `from` on whose end is postponed, and its database.
     pub fn next_put_off(&self, from: u32) -> Option<(u32, i32)> {
         let &lease = self.put_off.range(from..).next()?;
         self.bonds.get(&lease).map(|bond| (lease, bond.db))
     }
 
-    /// Lets the leases alone count from now on. Their bonds are forgotten one by one, as the leases are.
+    /// From now on no connection ends a lease that it has now. The bonds go one by one, as the leases are unbound.
     pub fn dissolve(&mut self) {
         self.first.clear();
         self.closed.clear();
         self.put_off.clear();
     }
 
-    /// Closes the gap that a bond leaves among those of its connection.
+    /// Closes the gap that a bond leaves in the list of its connection.
     fn unlink(&mut self, lease: u32, bond: Bond) {
         if let Some(next) = bond.next.and_then(|next| self.bonds.get_mut(&next)) {
             next.prev = bond.prev;
@@ -114,7 +114,7 @@ impl Bonds {
 mod tests {
     use super::*;
 
-    /// Gives out and forgets all leases of closed connections.
+    /// Unbinds all leases of closed connections and returns them.
     fn ended(bonds: &mut Bonds) -> Vec<u32> {
         let mut ended = Vec::new();
         while let Some((lease, _)) = bonds.next_closed() {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leases_of_a_closed_connection_are_given_out_and_no_others() {
+    fn the_leases_of_a_closed_connection_are_returned_and_no_others() {
         let mut bonds = Bonds::default();
         for lease in 0..6 {
             bonds.bind(lease, u64::from(lease % 2), 7);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_is_put_off_holds_no_other_up_and_is_not_forgotten() {
+    fn a_postponed_end_delays_no_other_and_is_not_forgotten() {
         let mut bonds = Bonds::default();
         for lease in 0..4 {
             bonds.bind(lease, 1, 0);

@@ -1,16 +1,16 @@
 //! The one encoding of a stored hold: in snapshots, in the append-only file and in the replication stream.
 //!
-//! Not a memory layout. It carries spans, the wall time at which it was written and the reading of the issuer's clock of
-//! leases, so that the reader can place them on its own clock.
+//! Not a memory layout. It carries spans, the wall time at which it was written and a reading of the issuer's monotonic
+//! clock, so that the reader can place them on its own clock.
 //! Invariant: what `encode` wrote `decode` reads back; any other bytes are an error and never a panic.
 //!
 //! Version 2, integers little-endian: version u8, flags u8, fence u64, written u64, held u64, left i64, incarnation u64,
 //! reading u64, then longest hold u64 and delay u64 if flagged, then, if flagged, the length u16 of the fields and the
 //! fields, then the owner to the end. A field is a tag u8, a length u8 and that many bytes.
-//! Version 1 is the same without incarnation, reading and fields. It is read and no longer written.
+//! Version 1 is the same without incarnation, reading and fields. It is still read, and no longer written.
 //!
-//! What a later version adds: of the flags, the two highest bits may be ignored by who does not know them, and the others
-//! must be understood. Of the tags, those below 128 may be ignored.
+//! What a later version may add: the two highest flags, and fields with tags below 128, are ignored by a reader that does
+//! not know them. All other flags and fields must be understood.
 
 use crate::fence::Fence;
 use crate::lock::ending::Ending;
@@ -20,17 +20,20 @@ use crate::lock::lease::{Hold, LONGEST, Lease, OWNER_MAX};
 pub const VERSION: u8 = 2;
 /// The version that had neither the issuer's clock nor fields.
 const FIRST_VERSION: u8 = 1;
-/// The most bytes that `encode` writes.
-pub const ENCODED_MAX: usize = 2 + 8 * 8 + size_of::<u16>() + ENDED_FIELD + OWNER_MAX;
+/// The most bytes that `encode` writes: version and flags, eight numbers, the length of the fields, a field, the owner.
+pub const ENCODED_MAX: usize = size_of::<([u8; 2], [[u8; 8]; 8], [u8; 2], [u8; ENDED_FIELD], [u8; OWNER_MAX])>();
 
 const EPHEMERAL: u8 = 1;
 const MAX_HOLD: u8 = 2;
 const DELAY: u8 = 4;
 const FIELDS: u8 = 8;
 const KEEPS_EXPIRE: u8 = 16;
-const IGNORABLE_FLAGS: u8 = 0xc0;
+/// The flags above, and the two that may be ignored.
+const KNOWN_FLAGS: u8 = 0b1101_1111;
+/// Those of the first version: the first three.
+const FIRST_KNOWN_FLAGS: u8 = 0b111;
 
-/// The field that says why the hold before this one ended: the number of an ending.
+/// The field with the number of the ending of the hold before this one.
 const ENDED: u8 = 1;
 const ENDED_FIELD: usize = 3;
 /// Tags from here on must be understood.
@@ -43,7 +46,7 @@ pub struct Record<'a> {
     pub owner: &'a [u8],
     /// What came along with the hold.
     pub notes: Notes,
-    /// The clock of leases on which it was written; `None` in version 1.
+    /// When it was written, on the clock of the issuer; `None` in version 1.
     pub issued: Option<Reading>,
     fence: Fence,
     written_us: u64,
@@ -54,43 +57,43 @@ pub struct Record<'a> {
     ephemeral: bool,
 }
 
-/// What a record says beside the hold.
+/// What a record carries beside the hold.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Notes {
     /// Why the hold that this one replaces ended.
     pub ended: Option<Ending>,
-    /// The time to live that a user set on the key stays. Without this a record takes it away.
+    /// The key keeps the time to live that a user has set on it. Without this a record removes it.
     pub keeps_expire: bool,
 }
 
 /// How a record came here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// Just now, from the server that wrote it: the spans hold as they stand, whatever the two wall clocks say.
+    /// Just now, from the server that wrote it: the spans are exact, whatever the two wall clocks say.
     Stream,
-    /// From a file: the wall time since it was written has passed. A clock that stepped back prolongs nothing.
+    /// From a file: the wall time since it was written has passed. A clock that stepped back extends no lease.
     File,
-    /// By DUMP and RESTORE, maybe to another host: the two wall clocks may differ. Up to [`TRAVEL_MAX_US`] of apparent age
-    /// are taken for that, and nothing has passed; a dump that is older was kept somewhere, as in a file.
+    /// By DUMP and RESTORE, maybe to another host, whose wall clock may differ. An apparent age of up to
+    /// [`TRAVEL_MAX_US`] is taken for that difference; an older dump was kept somewhere, as in a file.
     Travel,
 }
 
-/// The largest difference of two hosts' wall clocks for which a lease does not get shorter when it travels: a minute.
-pub const TRAVEL_MAX_US: u64 = 60 * 1_000_000;
+/// The largest difference between two hosts' wall clocks that does not shorten a lease on its way: a minute.
+pub const TRAVEL_MAX_US: u64 = 60_000_000;
 
 /// The time of the reader or writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Clocks {
-    /// Microseconds on the clock of leases.
+    /// Microseconds on the monotonic clock, on which leases are measured.
     pub steady_us: u64,
     /// Unix time in microseconds.
     pub wall_us: u64,
 }
 
-/// A reading of the clock of leases of an issuer.
+/// A reading of the monotonic clock of an issuer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reading {
-    /// Which run of which server as a primary: a number drawn at random. Readings compare within one alone.
+    /// Which run of which server as a primary: a random number. Only readings of one incarnation compare.
     pub incarnation: u64,
     /// Microseconds on that clock.
     pub steady_us: u64,
@@ -101,7 +104,7 @@ pub struct Reading {
 pub struct Stamp {
     /// The time of the writer.
     pub clocks: Clocks,
-    /// The same moment on the issuer's clock of leases.
+    /// The same moment on the clock of the issuer.
     pub issued: Reading,
 }
 
@@ -112,7 +115,7 @@ impl Stamp {
     }
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Corrupt {
     /// Written by another version of this encoding, which is given.
@@ -138,12 +141,14 @@ pub fn encode<'b>(hold: &Hold, stamp: Stamp, notes: Notes, buffer: &'b mut [u8; 
     let Stamp { clocks, issued } = stamp;
     let max_hold = (lease.limit_us != u64::MAX).then(|| longest(lease.limit_us.saturating_sub(lease.granted_us)));
     let delay = (lease.delay_us != 0).then(|| longest(lease.delay_us));
-    let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
-    let flags = flag(lease.ephemeral, EPHEMERAL)
-        | flag(max_hold.is_some(), MAX_HOLD)
-        | flag(delay.is_some(), DELAY)
-        | flag(notes.ended.is_some(), FIELDS)
-        | flag(notes.keeps_expire, KEEPS_EXPIRE);
+    let flags = [
+        (lease.ephemeral, EPHEMERAL),
+        (max_hold.is_some(), MAX_HOLD),
+        (delay.is_some(), DELAY),
+        (notes.ended.is_some(), FIELDS),
+        (notes.keeps_expire, KEEPS_EXPIRE),
+    ];
+    let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).sum();
     let left_us = match lease.deadline_us.checked_sub(clocks.steady_us) {
         Some(left_us) => longest(left_us),
         None => lease.deadline_us.wrapping_sub(clocks.steady_us), // negative in two's complement: it has passed
@@ -170,13 +175,13 @@ pub fn encode<'b>(hold: &Hold, stamp: Stamp, notes: Notes, buffer: &'b mut [u8; 
     &buffer[..used]
 }
 
-/// Reads a record. What could do harm is bounded here, because the bytes may come from anyone: the fence, the time left,
-/// the spans, the owner. Times in the past are harmless.
+/// Reads a record. The bytes may come from anyone, so whatever could do harm is bounded: the fence, the time left, the
+/// spans, the owner. Times in the past are harmless.
 pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
     let (&[version, flags], mut rest) = bytes.split_first_chunk().ok_or(Corrupt::Truncated)?;
     let known = match version {
-        VERSION => EPHEMERAL | MAX_HOLD | DELAY | FIELDS | KEEPS_EXPIRE | IGNORABLE_FLAGS,
-        FIRST_VERSION => EPHEMERAL | MAX_HOLD | DELAY,
+        VERSION => KNOWN_FLAGS,
+        FIRST_VERSION => FIRST_KNOWN_FLAGS,
         _ => return Err(Corrupt::Version(version)),
     };
     if flags & !known != 0 {
@@ -193,9 +198,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
     let max_hold_us = if flags & MAX_HOLD != 0 { Some(span(take(&mut rest)?)?) } else { None };
     let delay_us = if flags & DELAY != 0 { span(take(&mut rest)?)? } else { 0 };
     let ended = if flags & FIELDS != 0 { ended(fields(&mut rest)?)? } else { None };
-    if left_us > 0 {
-        span(left_us as u64)?;
-    }
+    span(left_us.max(0) as u64)?;
     if rest.is_empty() || rest.len() > OWNER_MAX {
         return Err(Corrupt::OwnerLength(rest.len()));
     }
@@ -205,7 +208,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
     Ok(Record { owner: rest, notes, issued, fence, written_us, held_us, left_us, max_hold_us, delay_us, ephemeral })
 }
 
-/// Cuts the fields off.
+/// Splits the fields off.
 fn fields<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Corrupt> {
     let (length, after) = rest.split_first_chunk().ok_or(Corrupt::Truncated)?;
     let length = usize::from(u16::from_le_bytes(*length));
@@ -214,7 +217,7 @@ fn fields<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Corrupt> {
     Ok(fields)
 }
 
-/// Why the hold before ended, if a field says so. Of a field that comes twice the last counts.
+/// Why the hold before ended, if a field says so. The last of several such fields counts.
 fn ended(fields: &[u8]) -> Result<Option<Ending>, Corrupt> {
     let mut ended = None;
     read_fields(fields, |tag, content| {
@@ -225,13 +228,13 @@ fn ended(fields: &[u8]) -> Result<Option<Ending>, Corrupt> {
     Ok(ended)
 }
 
-/// Reads the fields beside the last fence of a snapshot. There are none yet: those of a later version may be ignored, or
-/// are an error.
+/// Checks the fields after the last fence of a snapshot. There are none yet: those of a later version may be ignored, or are
+/// an error.
 pub fn read_snapshot_fields(fields: &[u8]) -> Result<(), Corrupt> {
     read_fields(fields, |_, _| ())
 }
 
-/// Calls `take` with each tag that may be ignored.
+/// Passes each field whose tag may be ignored to `take`.
 fn read_fields(mut fields: &[u8], mut take: impl FnMut(u8, &[u8])) -> Result<(), Corrupt> {
     while !fields.is_empty() {
         let (&[tag, length], after) = fields.split_first_chunk().ok_or(Corrupt::Truncated)?;
@@ -275,7 +278,7 @@ impl Record<'_> {
         self.lease_written_at(self.written_us(clocks, route))
     }
 
-    /// When it was written, on the reader's clock of leases.
+    /// When it was written, on the reader's monotonic clock.
     pub fn written_us(&self, clocks: Clocks, route: Route) -> u64 {
         let age_us = clocks.wall_us.saturating_sub(self.written_us);
         let passed_us = match route {
@@ -292,7 +295,7 @@ impl Record<'_> {
         clocks.steady_us.saturating_sub(passed_us)
     }
 
-    /// The lease, if the record was written at this time of the reader's clock of leases.
+    /// The lease, if the record was written at this time of the reader's monotonic clock.
     pub fn lease_written_at(&self, written_us: u64) -> Lease {
         let granted_us = written_us.saturating_sub(self.held_us);
         Lease {
@@ -307,171 +310,4 @@ impl Record<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LEASE: Lease = Lease {
-        fence: match Fence::new(1_764_000_000_000_033) {
-            Some(fence) => fence,
-            None => unreachable!(),
-        },
-        granted_us: 1_000_000,
-        deadline_us: 31_000_000,
-        limit_us: 61_000_000,
-        delay_us: 5_000,
-        ephemeral: true,
-    };
-    const PLAIN: Lease = Lease { limit_us: u64::MAX, delay_us: 0, ephemeral: false, ..LEASE };
-    const WRITTEN: Clocks = Clocks { steady_us: 11_000_000, wall_us: 500_000_000 };
-    const ISSUED: Reading = Reading { incarnation: 77, steady_us: 12_000_000 };
-    const ENDED: Notes = Notes { ended: Some(Ending::Stolen), keeps_expire: false };
-    /// Where the owner of a plain lease begins.
-    const OWNER_AT: usize = 50;
-
-    fn noted(lease: Lease, notes: Notes) -> Vec<u8> {
-        let stamp = Stamp { clocks: WRITTEN, issued: ISSUED };
-        encode(&Hold { lease, owner: b"me" }, stamp, notes, &mut [0; ENCODED_MAX]).to_vec()
-    }
-
-    fn encoded(lease: Lease) -> Vec<u8> {
-        noted(lease, Notes::default())
-    }
-
-    /// The same hold as version 1 wrote it.
-    fn of_version_1(bytes: &[u8]) -> Vec<u8> {
-        [&[1], &bytes[1..34], &bytes[50..]].concat()
-    }
-
-    #[test]
-    fn the_stream_carries_the_time_left_whatever_the_clocks_say() {
-        for lease in [LEASE, PLAIN] {
-            let bytes = encoded(lease);
-            let record = decode(&bytes).unwrap();
-            assert_eq!(record.owner, b"me");
-            let reader = Clocks { steady_us: 11_000_000, wall_us: 0 };
-            assert_eq!(record.lease(reader, Route::Stream), lease);
-        }
-    }
-
-    #[test]
-    fn a_file_counts_the_time_since_it_was_written() {
-        let bytes = encoded(LEASE);
-        let reader = Clocks { steady_us: 90_000_000, wall_us: 503_000_000 };
-        let lease = decode(&bytes).unwrap().lease(reader, Route::File);
-        assert_eq!(lease.deadline_us - reader.steady_us, 17_000_000);
-        assert_eq!(reader.steady_us - lease.granted_us, 13_000_000);
-        assert_eq!(lease.limit_us - lease.granted_us, 60_000_000);
-    }
-
-    #[test]
-    fn a_lease_that_travels_between_clocks_that_differ_keeps_its_time_and_an_old_dump_does_not() {
-        let long = Lease { deadline_us: 31_000_000 + TRAVEL_MAX_US, ..PLAIN };
-        let bytes = encoded(long);
-        let left_s = |age_us: i64| {
-            let reader = Clocks { steady_us: 900_000_000, wall_us: WRITTEN.wall_us.saturating_add_signed(age_us) };
-            (decode(&bytes).unwrap().lease(reader, Route::Travel).deadline_us - reader.steady_us) / 1_000_000
-        };
-        let minute_us = TRAVEL_MAX_US as i64;
-        assert_eq!([0, -minute_us, minute_us, -9 * minute_us].map(left_s), [80, 80, 80, 80]);
-        assert_eq!(left_s(minute_us + 1_000_000), 80 - 61);
-    }
-
-    #[test]
-    fn a_wall_clock_that_stepped_back_prolongs_no_lease() {
-        let bytes = encoded(PLAIN);
-        let reader = Clocks { steady_us: 90_000_000, wall_us: 1 };
-        let lease = decode(&bytes).unwrap().lease(reader, Route::File);
-        assert_eq!(lease.deadline_us - reader.steady_us, 20_000_000);
-    }
-
-    #[test]
-    fn a_lease_that_ended_before_it_was_written_has_ended_after() {
-        let past = Lease { deadline_us: 10_000_000, ..LEASE };
-        let bytes = encoded(past);
-        let lease = decode(&bytes).unwrap().lease(WRITTEN, Route::Stream);
-        assert_eq!(lease, past);
-    }
-
-    #[test]
-    fn a_span_that_a_late_reader_has_lengthened_is_written_as_the_longest() {
-        let longest_us = LONGEST.as_micros();
-        let delayed = Lease { delay_us: longest_us, ..LEASE }.ended_by(WRITTEN.steady_us);
-        assert!(delayed.delay_us > longest_us);
-        let far_us = WRITTEN.steady_us + longest_us + 1;
-        for lease in [delayed, Lease { deadline_us: far_us, limit_us: far_us + 1, delay_us: u64::MAX, ..LEASE }] {
-            let bytes = encoded(lease);
-            let read = decode(&bytes).unwrap().lease(WRITTEN, Route::Stream);
-            let deadline_us = lease.deadline_us.min(WRITTEN.steady_us + longest_us);
-            assert_eq!((read.deadline_us, read.delay_us), (deadline_us, longest_us));
-        }
-    }
-
-    #[test]
-    fn what_came_along_is_read_back() {
-        for notes in [Notes::default(), ENDED, Notes { keeps_expire: true, ..ENDED }] {
-            for lease in [LEASE, PLAIN] {
-                let bytes = noted(lease, notes);
-                let record = decode(&bytes).unwrap();
-                assert_eq!((record.owner, record.notes, record.issued), (&b"me"[..], notes, Some(ISSUED)));
-                assert_eq!(record.lease(WRITTEN, Route::Stream), lease);
-            }
-        }
-    }
-
-    #[test]
-    fn version_1_is_read() {
-        for lease in [LEASE, PLAIN] {
-            let bytes = of_version_1(&encoded(lease));
-            let record = decode(&bytes).unwrap();
-            assert_eq!((record.owner, record.notes, record.issued), (&b"me"[..], Notes::default(), None));
-            assert_eq!(record.lease(WRITTEN, Route::Stream), lease);
-        }
-        let mut flagged = of_version_1(&encoded(PLAIN));
-        flagged[1] = KEEPS_EXPIRE;
-        assert_eq!(decode(&flagged), Err(Corrupt::Flags(KEEPS_EXPIRE)));
-    }
-
-    #[test]
-    fn what_a_later_version_adds_is_ignored_or_refused_as_it_says() {
-        let with = |flags: u8, fields: &[u8]| {
-            let good = encoded(PLAIN);
-            let length = (fields.len() as u16).to_le_bytes();
-            [&[VERSION, flags], &good[2..OWNER_AT], &length, fields, b"me"].concat()
-        };
-        let ended = |bytes: &[u8]| decode(bytes).map(|record| record.notes.ended);
-        assert_eq!(decode(&with(0x20, b"")), Err(Corrupt::Flags(0x20)));
-        assert_eq!(ended(&with(FIELDS | 0xc0, &[9, 2, 1, 1])), Ok(None));
-        assert_eq!(ended(&with(FIELDS, &[9, 0, super::ENDED, 1, 4, 0x7f, 1, 1])), Ok(Some(Ending::Stolen)));
-        // A longer one of a later version begins as it does today.
-        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 3, 1, 8, 8])), Ok(Some(Ending::Released)));
-        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 0])), Ok(None));
-        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 1, 200])), Ok(Some(Ending::Unknown)));
-        assert_eq!(ended(&with(FIELDS, b"")), Ok(None));
-        assert_eq!(ended(&with(FIELDS, &[0x80, 0])), Err(Corrupt::Field(0x80)));
-        assert_eq!(ended(&with(FIELDS, &[super::ENDED, 1, 4, 0xff, 1, 1])), Err(Corrupt::Field(0xff)));
-        for cut in [&[9][..], &[9, 1], &[super::ENDED, 2, 1]] {
-            assert_eq!(ended(&with(FIELDS, cut)), Err(Corrupt::Truncated), "{cut:?}");
-        }
-    }
-
-    #[test]
-    fn every_field_is_bounded() {
-        let good = encoded(PLAIN);
-        let with = |at: usize, field: &[u8]| {
-            let mut bytes = good.clone();
-            bytes[at..at + field.len()].copy_from_slice(field);
-            bytes
-        };
-        assert_eq!(decode(&with(0, &[0])), Err(Corrupt::Version(0)));
-        assert_eq!(decode(&with(0, &[3])), Err(Corrupt::Version(3)));
-        assert_eq!(decode(&with(2, &0u64.to_le_bytes())), Err(Corrupt::Fence(0)));
-        assert_eq!(decode(&with(2, &(1u64 << 53).to_le_bytes())), Err(Corrupt::Fence(1 << 53)));
-        assert_eq!(decode(&with(26, &i64::MAX.to_le_bytes())), Err(Corrupt::Span(i64::MAX as u64)));
-        for length in 0..OWNER_AT {
-            assert_eq!(decode(&good[..length]), Err(Corrupt::Truncated), "{length} bytes");
-        }
-        assert_eq!(decode(&good[..OWNER_AT]), Err(Corrupt::OwnerLength(0)));
-        let long = [&good[..OWNER_AT], &[b'x'; OWNER_MAX + 1]].concat();
-        assert_eq!(decode(&long), Err(Corrupt::OwnerLength(OWNER_MAX + 1)));
-    }
-}
+mod tests;

@@ -1,20 +1,20 @@
-//! Why a hold ended: the words that `_END` carries, and the numbers that stand for them in a record.
+//! Why a hold ended: the words that `_END` carries, and their numbers in a record.
 //!
-//! Not what ends it. The set is open: a reader takes a word or a number that it does not know for [`Ending::Unknown`].
-//! Invariant: words and numbers keep their meaning for ever, because files keep them.
+//! Not what ends it. The set is open: a word or a number that a reader does not know is [`Ending::Unknown`].
+//! Invariant: words and numbers never change their meaning, because files keep them.
 
 /// Why a hold ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ending {
     /// The reason is not known here.
     Unknown,
-    /// Its holder gave it back.
+    /// Its holder released it.
     Released,
-    /// Its time passed, or its connection closed.
+    /// Its deadline passed, or its connection closed.
     Expired,
     /// It reached its longest hold.
     MaxHold,
-    /// Somebody took the lock over.
+    /// Somebody else took the lock over.
     Stolen,
     /// The key was deleted, renamed or moved.
     Deleted,
@@ -26,7 +26,7 @@ pub enum Ending {
     Moved,
 }
 
-/// Every ending. Its place here is its number.
+/// Every ending. Its index is its number.
 const ENDINGS: [(Ending, &str); 9] = [
     (Ending::Unknown, "ended"),
     (Ending::Released, "released"),

@@ -1,14 +1,14 @@
-//! The lease machine of one lock: grant, extend, release, and what a refused caller is told.
+//! The lease machine of one lock: grant, extend, release, and why a call is refused.
 //!
-//! Not a store and not a clock: the current hold and the time are arguments. Times are microseconds on a clock that never
-//! steps (the caller's), except where a name says wall.
+//! Not a store and not a clock: the current hold and the time are arguments. Times are microseconds on the caller's
+//! monotonic clock, except where a name says wall.
 //! Invariant: a refused request returns facts and changes nothing; a lease that has ended is never revived.
 
 use crate::fence::{Fence, Issuer};
 use crate::lock::ending::Ending;
 
-/// The longest lease, wait, hold or delay that exists: ten years. Nothing above it is issued, so nothing above it is loaded.
-pub const LONGEST: Millis = Millis(10 * 366 * 24 * 3_600 * 1_000);
+/// The longest lease, wait, hold or delay: ten years of 366 days. Nothing above it is issued, so nothing above it is loaded.
+pub const LONGEST: Millis = Millis(316_224_000_000);
 
 /// The longest owner, in bytes: room for any generated name, small enough to copy on every grant.
 pub const OWNER_MAX: usize = 512;
@@ -23,7 +23,7 @@ impl Millis {
         self.0.saturating_mul(1_000)
     }
 
-    /// The span of `micros` microseconds, rounded up, so that what is left is never told as 0.
+    /// The span of `micros` microseconds, rounded up: time that is left is never reported as 0.
     pub const fn from_micros(micros: u64) -> Millis {
         Millis(micros.div_ceil(1_000))
     }
@@ -32,7 +32,7 @@ impl Millis {
 /// One moment on the two clocks of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Now {
-    /// Microseconds on the clock that never steps. Leases are measured on it.
+    /// Microseconds on the monotonic clock, on which leases are measured.
     pub steady_us: u64,
     /// Unix time in microseconds, or 0 when fences are to be counted without the clock.
     pub wall_us: u64,
@@ -45,7 +45,7 @@ pub struct Terms {
     pub ttl: Millis,
     /// However often it is extended, the lease ends this long after the grant.
     pub max_hold: Option<Millis>,
-    /// After a lease that ran out nobody gets the lock for this long.
+    /// How long nobody gets the lock after the lease has expired.
     pub delay: Option<Millis>,
     /// The lease also ends when the connection that acquired it closes.
     pub ephemeral: bool,
@@ -62,25 +62,25 @@ pub struct Lease {
     pub deadline_us: u64,
     /// The latest deadline that extensions can reach; `u64::MAX` without a longest hold.
     pub limit_us: u64,
-    /// How long the lock stays shut after the lease has run out.
+    /// How long nobody gets the lock after the lease has expired.
     pub delay_us: u64,
     /// Whether it is bound to a connection.
     pub ephemeral: bool,
 }
 
-/// What a lease amounts to at one moment.
+/// The state of a lock at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum State {
     /// Somebody holds the lock.
     Held,
-    /// The lease ran out and the lock is shut for a while.
+    /// The lease has expired and the delay after it has not passed.
     Delay,
-    /// The lock can be granted, whether or not an entry is still stored.
+    /// The lock can be granted, whether or not an expired lease is still stored.
     Free,
 }
 
 impl Lease {
-    /// The lease that a grant at `now_us` makes. A ttl above the longest hold is cut to it.
+    /// The lease of a grant at `now_us`. A ttl above the longest hold is cut to it.
     pub fn grant(fence: Fence, terms: Terms, now_us: u64) -> Lease {
         let limit_us = terms.max_hold.map_or(u64::MAX, |hold| now_us.saturating_add(hold.as_micros()));
         Lease {
@@ -108,7 +108,7 @@ impl Lease {
         if self.is_live(now_us) { self.deadline_us } else { self.free_us() }
     }
 
-    /// What this lease amounts to at `now_us`.
+    /// The state of the lock at `now_us`.
     pub const fn state(&self, now_us: u64) -> State {
         if self.is_live(now_us) {
             State::Held
@@ -143,12 +143,12 @@ impl Lease {
         self.fence == fence && self.is_live(now_us)
     }
 
-    /// The lease as it is when it runs out at `now_us`, before its time: its connection closed.
+    /// Expires the lease at `now_us`, before its deadline: its connection closed.
     pub fn expire(self, now_us: u64) -> Lease {
         Lease { deadline_us: self.deadline_us.min(now_us), ..self }
     }
 
-    /// The same lease, known to have ended by `now_us`. The delay after it ends when it would have.
+    /// The same lease, known to have ended by `now_us`. The end of the delay stays where it was.
     pub const fn ended_by(self, now_us: u64) -> Lease {
         if !self.is_live(now_us) || self.delay_us == 0 {
             return self;
@@ -156,8 +156,8 @@ impl Lease {
         Lease { deadline_us: now_us, delay_us: self.free_us() - now_us, ..self }
     }
 
-    /// Why it has ended when it is replaced or removed at `now_us` in good order: while it is live, because its holder gave
-    /// it back.
+    /// Why it ended, when it is replaced or removed at `now_us` by the protocol: a live lease only ends so when its holder
+    /// releases it.
     pub const fn ending(&self, now_us: u64) -> Ending {
         if self.is_live(now_us) {
             Ending::Released
@@ -199,16 +199,16 @@ pub struct Request<'a> {
     pub owner: &'a [u8],
     /// What it asks for.
     pub terms: Terms,
-    /// It repeats an acquisition whose reply may have been lost.
+    /// Whether it repeats an acquisition whose reply may have been lost.
     pub retry: bool,
 }
 
-/// What a request for a lock brought.
+/// The result of a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acquired {
     /// A new lease, to be stored.
     Granted(Lease),
-    /// The lease that an earlier call of this acquisition got; it is not changed.
+    /// The lease that an earlier call of this acquisition was granted, unchanged.
     Again(Lease),
 }
 
@@ -217,7 +217,7 @@ pub enum Acquired {
 pub enum Denied {
     /// A live lease is stored.
     Held,
-    /// The last lease ran out and its delay is not over.
+    /// The last lease has expired and the delay after it has not passed.
     Delayed,
     /// Others came first and wait.
     Queued,
@@ -225,12 +225,12 @@ pub enum Denied {
     FencesUsedUp,
 }
 
-/// Why a hold is not the caller's any more.
+/// Why a caller does not hold the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lost {
     /// Nothing is stored: released, removed, or never granted.
     Gone,
-    /// It was the caller's and its time has passed.
+    /// It was the caller's and has expired.
     Expired,
     /// The stored hold is another acquisition.
     Another,
@@ -238,8 +238,8 @@ pub enum Lost {
 
 /// Grants the lock if it is free and nobody came first.
 ///
-/// `others_wait` tells whether somebody is queued for it. Returns the new lease, to be stored in place of `current`, or
-/// the one that this acquisition has already. No fence is used up by a refusal.
+/// `others_wait` is whether somebody is queued for it. Returns the new lease, to be stored in place of `current`, or the
+/// one that this acquisition has already. A refusal uses up no fence.
 pub fn acquire(
     current: Option<Hold>,
     others_wait: bool,
@@ -258,7 +258,7 @@ pub fn acquire(
     }
 }
 
-/// Makes the lease of a grant: of a free lock to a caller, or of one to the head of its queue.
+/// Issues a fence and grants a free lock: to a caller, or to the head of its queue.
 pub fn grant(terms: Terms, issuer: &mut Issuer, now: Now) -> Result<Lease, Denied> {
     let fence = issuer.issue(now.wall_us).ok_or(Denied::FencesUsedUp)?;
     Ok(Lease::grant(fence, terms, now.steady_us))
@@ -276,7 +276,7 @@ fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease
     Ok(hold.lease)
 }
 
-/// Moves the deadline to `ttl` from `now_us`, cut by the longest hold; it replaces what was left.
+/// Moves the deadline to `ttl` from `now_us`, cut by the longest hold, whatever time was left.
 ///
 /// Returns the lease to store. The fence stays. A lease that has ended is not revived.
 pub fn extend(current: Option<Hold>, caller: Caller, ttl: Millis, now_us: u64) -> Result<Lease, Lost> {
@@ -285,177 +285,12 @@ pub fn extend(current: Option<Hold>, caller: Caller, ttl: Millis, now_us: u64) -
     Ok(Lease { deadline_us, ..lease })
 }
 
-/// Ends the lease of `caller` by its own wish, so without a delay.
+/// Ends the lease of `caller` at its own request, so without a delay.
 ///
-/// Returns the lease that ended; the caller removes it or hands the lock on.
+/// Returns the lease that ended. The lock is then removed, or granted to the head of its queue.
 pub fn release(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease, Lost> {
     live_hold(current, caller, now_us)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000;
-    const A: Caller = Caller { owner: b"a", fence: None };
-    const B: Caller = Caller { owner: b"b", fence: None };
-
-    fn ttl(ms: u64) -> Terms {
-        Terms { ttl: Millis(ms), max_hold: None, delay: None, ephemeral: false }
-    }
-
-    fn at(steady_us: u64) -> Now {
-        Now { steady_us, wall_us: 0 }
-    }
-
-    fn by(owner: &[u8], terms: Terms) -> Request<'_> {
-        Request { owner, terms, retry: false }
-    }
-
-    fn granted(terms: Terms) -> Lease {
-        grant(terms, &mut Issuer::default(), at(0)).unwrap()
-    }
-
-    fn by_a(lease: Lease) -> Option<Hold<'static>> {
-        Some(Hold { lease, owner: b"a" })
-    }
-
-    #[test]
-    fn a_lease_is_live_until_its_deadline_and_not_at_it() {
-        let lease = granted(ttl(10));
-        assert_eq!(lease.state(10 * MS - 1), State::Held);
-        assert_eq!(lease.state(10 * MS), State::Free);
-    }
-
-    #[test]
-    fn a_held_lock_is_refused_and_uses_no_fence() {
-        let mut issuer = Issuer::default();
-        let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
-        assert_eq!(acquire(by_a(lease), false, by(b"b", ttl(10)), &mut issuer, at(9 * MS)), Err(Denied::Held));
-        let next = acquire(by_a(lease), false, by(b"b", ttl(10)), &mut issuer, at(10 * MS));
-        let expected = Lease::grant(Fence::new(2).unwrap(), ttl(10), 10 * MS);
-        assert_eq!(next, Ok(Acquired::Granted(expected)));
-    }
-
-    #[test]
-    fn a_retry_of_the_holder_gets_the_same_lease_and_nobody_else_does() {
-        let mut issuer = Issuer::default();
-        let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
-        let retry = |owner| Request { retry: true, ..by(owner, ttl(99)) };
-        assert_eq!(acquire(by_a(lease), false, retry(b"a"), &mut issuer, at(5)), Ok(Acquired::Again(lease)));
-        assert_eq!(acquire(by_a(lease), false, retry(b"b"), &mut issuer, at(5)), Err(Denied::Held));
-        assert_eq!(acquire(by_a(lease), false, by(b"a", ttl(99)), &mut issuer, at(5)), Err(Denied::Held));
-        assert_eq!(issuer.last(), 1);
-    }
-
-    #[test]
-    fn a_newcomer_does_not_overtake_those_who_wait() {
-        let mut issuer = Issuer::default();
-        assert_eq!(acquire(None, true, by(b"b", ttl(10)), &mut issuer, at(0)), Err(Denied::Queued));
-        assert_eq!(issuer.last(), 0);
-    }
-
-    #[test]
-    fn a_lease_that_runs_out_early_has_its_delay_after_that() {
-        let lease = granted(Terms { delay: Some(Millis(20)), ..ttl(100) });
-        let ended = lease.expire(30 * MS);
-        assert_eq!(
-            (ended.state(30 * MS), ended.state(49 * MS), ended.state(50 * MS)),
-            (State::Delay, State::Delay, State::Free)
-        );
-        assert_eq!(lease.expire(500 * MS), lease);
-    }
-
-    #[test]
-    fn a_lease_that_is_known_to_have_ended_keeps_the_end_of_its_delay() {
-        let lease = granted(Terms { delay: Some(Millis(20)), ..ttl(100) });
-        let ended = lease.ended_by(99 * MS);
-        assert_eq!((ended.state(99 * MS), ended.free_us()), (State::Delay, lease.free_us()));
-        assert_eq!((lease.ended_by(100 * MS), lease.ended_by(150 * MS)), (lease, lease));
-        assert_eq!(granted(ttl(100)).ended_by(1), granted(ttl(100)));
-    }
-
-    #[test]
-    fn used_up_fences_grant_nothing() {
-        let mut issuer = Issuer::default();
-        issuer.observe(Fence::MAX);
-        assert_eq!(acquire(None, false, by(b"a", ttl(10)), &mut issuer, at(0)), Err(Denied::FencesUsedUp));
-    }
-
-    #[test]
-    fn an_extension_replaces_what_was_left_and_keeps_the_fence() {
-        let lease = granted(ttl(100));
-        let shorter = extend(by_a(lease), A, Millis(5), 50 * MS).unwrap();
-        assert_eq!(shorter.deadline_us, 55 * MS);
-        assert_eq!(shorter.fence, lease.fence);
-        assert_eq!(shorter.granted_us, 0);
-    }
-
-    #[test]
-    fn extend_after_the_deadline_is_refused() {
-        let lease = granted(ttl(10));
-        assert_eq!(extend(by_a(lease), A, Millis(10), 10 * MS), Err(Lost::Expired));
-        assert_eq!(extend(None, A, Millis(10), 1), Err(Lost::Gone));
-    }
-
-    #[test]
-    fn another_owner_or_another_fence_has_no_say() {
-        let lease = granted(ttl(10));
-        assert_eq!(release(by_a(lease), B, 1), Err(Lost::Another));
-        let stale = Caller { owner: b"a", fence: Fence::new(99) };
-        assert_eq!(release(by_a(lease), stale, 1), Err(Lost::Another));
-        assert_eq!(extend(by_a(lease), stale, Millis(10), 1), Err(Lost::Another));
-        let exact = Caller { owner: b"a", fence: Some(lease.fence) };
-        assert_eq!(release(by_a(lease), exact, 1), Ok(lease));
-    }
-
-    #[test]
-    fn the_longest_hold_cuts_the_ttl_and_every_extension() {
-        let terms = Terms { max_hold: Some(Millis(30)), ..ttl(100) };
-        let lease = granted(terms);
-        assert_eq!(lease.deadline_us, 30 * MS);
-        let extended = extend(by_a(lease), A, Millis(100), 29 * MS).unwrap();
-        assert_eq!(extended.deadline_us, 30 * MS);
-        assert_eq!(extended.left(29 * MS), Millis(1));
-        assert!(extended.is_at_limit() && !granted(ttl(10)).is_at_limit());
-        assert_eq!((extended.max_hold_left(29 * MS), granted(ttl(10)).max_hold_left(0)), (Some(Millis(1)), None));
-        assert_eq!((extended.held_us(29 * MS), extended.held_us(99 * MS)), (29 * MS, 30 * MS));
-    }
-
-    #[test]
-    fn in_the_delay_nobody_gets_extends_or_releases_the_lock() {
-        let terms = Terms { delay: Some(Millis(20)), ..ttl(10) };
-        let lease = granted(terms);
-        let mut issuer = Issuer::default();
-        assert_eq!(lease.state(15 * MS), State::Delay);
-        let retry = Request { retry: true, ..by(b"a", terms) };
-        assert_eq!(acquire(by_a(lease), false, retry, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
-        assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::Expired));
-        assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::Expired));
-        assert!(acquire(by_a(lease), false, retry, &mut issuer, at(30 * MS)).is_ok());
-    }
-
-    #[test]
-    fn a_lease_ends_by_its_holder_by_time_or_by_its_longest_hold() {
-        let (plain, bounded) = (granted(ttl(10)), granted(Terms { max_hold: Some(Millis(10)), ..ttl(20) }));
-        let ending = |lease: Lease, at_ms| lease.ending(at_ms * MS);
-        assert_eq!([ending(plain, 9), ending(bounded, 9)], [Ending::Released; 2]);
-        assert_eq!((ending(plain, 10), ending(bounded, 10)), (Ending::Expired, Ending::MaxHold));
-        // Its connection closed before.
-        assert_eq!(ending(bounded.expire(4 * MS), 5), Ending::Expired);
-    }
-
-    #[test]
-    fn what_is_left_is_rounded_up() {
-        let lease = granted(ttl(10));
-        assert_eq!(lease.left(10 * MS - 1), Millis(1));
-        assert_eq!(lease.left(0), Millis(10));
-        assert_eq!(lease.left(99 * MS), Millis(0));
-    }
-
-    #[test]
-    fn the_longest_terms_do_not_overflow() {
-        let lease = Lease::grant(Fence::new(1).unwrap(), Terms { delay: Some(LONGEST), ..ttl(u64::MAX) }, u64::MAX - 5);
-        assert_eq!(lease.free_us(), u64::MAX);
-    }
-}
+mod tests;

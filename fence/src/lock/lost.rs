@@ -1,16 +1,18 @@
-//! The last holds that ended against the will of their holders: by their time, or taken over by somebody else. They tell a
-//! holder that outlived its lease from a caller that never held the lock or gave it up.
+//! The last holds that their holders lost: they expired, or somebody else took the lock over. By them a late call is
+//! distinguished from that of a caller that never held the lock, or released it.
 //!
-//! Not a rule of leases: it decides what is counted, and nothing else. It forgets the oldest.
-//! Invariant: it keeps the last [`KEPT`] holds, and finds each at about the same cost.
+//! Not a rule of leases: it decides what is counted, and nothing else.
+//! Invariant: the last [`KEPT`] holds are kept, and each is found at about the same cost.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::fence::Fence;
 use crate::lock::lease::Lost;
 use crate::lock::queue::LockName;
 
-/// How many holds are kept: those of a minute, if some 270 a second expire. They take 24 bytes each.
+/// How many holds are kept, at 24 bytes each: those of a minute, if 270 expire a second.
 pub const KEPT: usize = 16_384;
-/// Chains of holds: each has eight holds or so once the ring is full.
+/// Chains of holds: each has about eight once the ring is full.
 const CHAINS: usize = 2_048;
 
 const NONE: u16 = u16::MAX;
@@ -20,9 +22,9 @@ const _: () = assert!(KEPT.is_power_of_two() && KEPT <= NONE as usize);
 #[derive(Default)]
 pub struct LostHolds {
     ring: Vec<Entry>,
-    /// Where the next one goes once the ring is full.
+    /// The one that is replaced next once the ring is full.
     oldest: usize,
-    /// The newest of the holds whose hashes end alike.
+    /// The newest hold of each chain. The hashes of a chain have the same last bits.
     newest: Vec<u16>,
 }
 
@@ -30,12 +32,12 @@ pub struct LostHolds {
 struct Entry {
     hash: u64,
     fence: Fence,
-    /// The one before whose hash ends alike.
+    /// The one before it in its chain.
     before: u16,
 }
 
 impl LostHolds {
-    /// Takes note of a hold that ended so.
+    /// Notes a hold that was lost.
     pub fn note(&mut self, lock: LockName, owner: &[u8], fence: Fence) {
         if self.newest.is_empty() {
             self.newest = vec![NONE; CHAINS];
@@ -46,12 +48,12 @@ impl LostHolds {
             self.oldest = (at + 1) % KEPT;
         }
         let hash = hash(lock, owner);
-        let entry = Entry { hash, fence, before: std::mem::replace(&mut self.newest[end_of(hash)], at as u16) };
+        let entry = Entry { hash, fence, before: std::mem::replace(&mut self.newest[chain_of(hash)], at as u16) };
         if at == self.ring.len() { self.ring.push(entry) } else { self.ring[at] = entry }
     }
 
-    /// Whether a caller that does not hold the lock is late: it held it once and lost it. `fence` is that of the call, if it
-    /// named one.
+    /// Whether a caller that does not hold the lock is late: it held the lock and lost it. `fence` is that of the call, if
+    /// it names one.
     pub fn is_late(&self, lost: Lost, lock: LockName, owner: &[u8], fence: Option<Fence>) -> bool {
         lost == Lost::Expired || self.contains(lock, owner, fence)
     }
@@ -61,7 +63,7 @@ impl LostHolds {
             return false;
         }
         let hash = hash(lock, owner);
-        let mut at = self.newest[end_of(hash)];
+        let mut at = self.newest[chain_of(hash)];
         while let Some(entry) = self.ring.get(usize::from(at)) {
             if entry.hash == hash && fence.is_none_or(|fence| fence == entry.fence) {
                 return true;
@@ -71,9 +73,9 @@ impl LostHolds {
         false
     }
 
-    /// Takes the oldest hold out: nothing comes before it.
+    /// Removes the oldest hold from its chain: none comes before it.
     fn unlink(&mut self, at: usize, oldest: Entry) {
-        let newest = &mut self.newest[end_of(oldest.hash)];
+        let newest = &mut self.newest[chain_of(oldest.hash)];
         if usize::from(*newest) == at {
             *newest = NONE;
             return;
@@ -89,26 +91,15 @@ impl LostHolds {
     }
 }
 
-fn end_of(hash: u64) -> usize {
+fn chain_of(hash: u64) -> usize {
     hash as usize % CHAINS
 }
 
-/// Tells holds apart. It need not withstand an attack: a collision miscounts a call.
+/// A hash of a lock and an owner, with no secret: a collision miscounts one call.
 fn hash(lock: LockName, owner: &[u8]) -> u64 {
-    /// 2^64 divided by the golden ratio (Knuth, "The Art of Computer Programming", volume 3, section 6.4).
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |hash: u64, word: u64| (hash.rotate_left(5) ^ word).wrapping_mul(FACTOR);
-    let mut hash = lock.db as u64;
-    for part in [lock.name, owner] {
-        // Or NUL bytes before its last bytes would vanish.
-        hash = mix(hash, part.len() as u64);
-        let (words, rest) = part.as_chunks::<8>();
-        for &word in words {
-            hash = mix(hash, u64::from_le_bytes(word));
-        }
-        hash = mix(hash, rest.iter().fold(0, |word, &byte| word << 8 | u64::from(byte)));
-    }
-    hash ^ hash >> 32
+    let mut hasher = DefaultHasher::new();
+    (lock, owner).hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -122,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_lost_the_lock_is_late() {
+    fn only_a_holder_that_lost_the_lock_is_late() {
         let mut lost = LostHolds::default();
         assert!(!lost.is_late(Lost::Gone, K, b"a", None));
         assert!(lost.is_late(Lost::Expired, K, b"a", None));

@@ -1,4 +1,4 @@
-//! The lock: who holds it and until when, who waits for it, and how both arrive and are kept.
+//! The lock: who holds it and until when, who waits for it, and how holds are stored and replicated.
 //!
 //! Not the fence, which is `crate::fence`, and not the resource that compares it.
 

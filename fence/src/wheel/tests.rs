@@ -51,6 +51,7 @@ fn a_node_comes_out_at_its_deadline_and_not_before() {
     let mut wheel = Wheel::new(1_000_000);
     wheel.insert(1, 1_000_000 + 7 * TICK_US);
     assert_eq!((wheel.slots.len(), wheel.slots.is_empty()), (1, false));
+    assert_eq!(wheel.slots.next_us(), Some(1_000_000 + 7 * TICK_US));
     assert_eq!(wheel.drain(1_000_000 + 7 * TICK_US - 1), []);
     assert_eq!(wheel.drain(1_000_000 + 7 * TICK_US), [1]);
     assert_eq!((wheel.slots.len(), wheel.slots.is_empty()), (0, true));
@@ -62,6 +63,7 @@ fn deadlines_of_every_level_come_out_in_their_time() {
     let due_us = |level: u32| (3 * TICK_US) << (SLOT_BITS * level);
     (0..LEVELS as u32).for_each(|level| wheel.insert(level, due_us(level)));
     for level in 0..LEVELS as u32 {
+        assert_eq!(wheel.slots.next_us(), Some(due_us(level)));
         assert_eq!(wheel.drain(due_us(level) - 1), []);
         assert_eq!(wheel.drain(due_us(level)), [level]);
     }
