@@ -910,27 +910,25 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION pg_stat_fence_reset() IS
 'Forgets what was counted in this database.';
 
--- Two sessions that count a table for the first time at the same moment can each make an entry.
 CREATE VIEW pg_stat_fence AS
 SELECT
     s.kind,
     CASE WHEN s.kind OPERATOR(pg_catalog.=) 'table' THEN c.oid::pg_catalog.regclass END AS target,
     s.resource,
-    pg_catalog.sum(s.claims)::bigint AS claims,
-    pg_catalog.sum(s.claims_stale)::bigint AS claims_stale,
-    pg_catalog.sum(s.writes)::bigint AS writes,
-    pg_catalog.sum(s.writes_stale)::bigint AS writes_stale,
-    pg_catalog.sum(s.unclaimed)::bigint AS unclaimed,
-    pg_catalog.sum(s.unfenced_refused)::bigint AS unfenced_refused,
-    pg_catalog.max(s.last_stale_at) AS last_stale_at,
-    (pg_catalog.array_agg(s.last_stale_fence ORDER BY s.last_stale_at DESC NULLS LAST))[1] AS last_stale_fence,
-    (pg_catalog.array_agg(s.stored_fence_then ORDER BY s.last_stale_at DESC NULLS LAST))[1] AS stored_fence_then
+    s.claims,
+    s.claims_stale,
+    s.writes,
+    s.writes_stale,
+    s.unclaimed,
+    s.unfenced_refused,
+    s.last_stale_at,
+    s.last_stale_fence,
+    s.stored_fence_then
 FROM fence_internals.stat() AS s
 LEFT JOIN pg_catalog.pg_class AS c
     ON s.kind OPERATOR(pg_catalog.=) 'table' AND c.oid::bigint OPERATOR(pg_catalog.=) s.id
 -- A table that was dropped is not shown.
-WHERE s.kind IS NULL OR s.kind OPERATOR(pg_catalog.<>) 'table' OR c.oid IS NOT NULL
-GROUP BY s.kind, s.id, c.oid, s.resource;
+WHERE s.kind IS NULL OR s.kind OPERATOR(pg_catalog.<>) 'table' OR c.oid IS NOT NULL;
 
 COMMENT ON VIEW pg_stat_fence IS
 'Calls on each table and guard since the server started or the counts were reset, rolled back or not.';

@@ -26,6 +26,12 @@ declare! {
     fn get_fn_expr_argtype(function: *mut FmgrInfo, argument: c_int) -> Oid;
 }
 
+// Locks in shared memory.
+declare! {
+    fn LWLockAcquire(lock: *mut LWLock, mode: LWLockMode::Type) -> bool;
+    fn LWLockRelease(lock: *mut LWLock);
+}
+
 // Reading a jsonb value.
 declare! {
     fn JsonbIteratorInit(container: *mut JsonbContainer) -> *mut JsonbIterator;

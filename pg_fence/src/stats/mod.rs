@@ -1,7 +1,7 @@
 //! `pg_stat_fence`: what has been counted, and where.
 //!
 //! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. A call never
-//! fails because it cannot be counted, and never waits for it.
+//! fails because it cannot be counted. It waits for others that count in the same block for as long as they add a number.
 
 pub(crate) mod counters;
 
@@ -89,12 +89,19 @@ pub(crate) fn counters_of(verb: Verb) -> (Counter, Counter) {
 pub(crate) fn stat(call: &Call) -> Result<Reply, Refused> {
     let rows = call.rows(None);
     if !counters::are_there() {
-        log::notice(
-            text!["pg_fence counts nothing: it is not preloaded"],
-            text![
-                "Add pg_fence to shared_preload_libraries and restart the server. From PostgreSQL 17 on that is not needed."
-            ],
-        );
+        if counters::CAN_ATTACH {
+            log::notice(
+                text!["pg_fence counts nothing for now: the server has no shared memory for it"],
+                text!["Make room for dynamic shared memory, or add pg_fence to shared_preload_libraries."],
+            );
+        } else {
+            log::notice(
+                text!["pg_fence counts nothing: it is not preloaded"],
+                text![
+                    "Add pg_fence to shared_preload_libraries and restart the server. From PostgreSQL 17 on that is not needed."
+                ],
+            );
+        }
         rows.put_fields(&[None; COLUMNS]);
         return Ok(Reply::Handed);
     }
