@@ -97,6 +97,8 @@ pub enum Brought {
     ByRestore,
     /// A claim of a resource, or a write to it: in Redis, and in PostgreSQL unless its setting says otherwise.
     ByClaim,
+    /// A lock whose slot moves here.
+    ByMove,
 }
 
 impl Brought {
@@ -109,6 +111,9 @@ impl Brought {
             Brought::ByRestore => (24, "a day"),
             // What RESTORE admitted, at a resource whose clock is off by as much again.
             Brought::ByClaim => (48, "two days"),
+            // A slot leaves no lock behind, even where a clock was wrong for long. But a client can look like the server
+            // that had the slot.
+            Brought::ByMove => (366 * 24, "a year"),
         }
     }
 
@@ -230,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_client_moves_the_fences_not_far_past_the_clock_and_each_way_admits_what_the_one_before_has() {
-        let tiers = [Brought::ByRaise, Brought::ByRestore, Brought::ByClaim];
-        assert_eq!(tiers.map(|tier| tier.ahead_us() / 1_000_000), [3_600, 86_400, 172_800]);
-        assert_eq!(tiers.map(Brought::ahead_in_words), ["an hour", "a day", "two days"]);
+        let tiers = [Brought::ByRaise, Brought::ByRestore, Brought::ByClaim, Brought::ByMove];
+        assert_eq!(tiers.map(|tier| tier.ahead_us() / 1_000_000), [3_600, 86_400, 172_800, 31_622_400]);
+        assert_eq!(tiers.map(Brought::ahead_in_words), ["an hour", "a day", "two days", "a year"]);
         for tier in tiers {
             let mut issuer = Issuer::default();
             let at = |after: u64| Fence::new(100 + tier.ahead_us() + after).unwrap();

@@ -379,6 +379,7 @@ proptest! {
         reading: u64,
         ended in prop::option::of((0..9u8).prop_map(Ending::numbered)),
         keeps_expire: bool,
+        unjudged: bool,
     ) {
         let clocks = Clocks { steady_us: ORIGIN_US, wall_us: ORIGIN_US + 7 };
         let granted_us = ORIGIN_US - held_us;
@@ -392,7 +393,7 @@ proptest! {
         };
         let mut buffer = [0; ENCODED_MAX];
         let issued = Reading { incarnation, steady_us: reading };
-        let notes = Notes { ended, keeps_expire };
+        let notes = Notes { ended, keeps_expire, unjudged };
         let bytes = encode(&Hold { lease, owner: &owner }, Stamp { clocks, issued }, notes, &mut buffer);
         let record = decode(bytes).unwrap();
         prop_assert_eq!((record.owner, record.notes, record.issued), (&owner[..], notes, Some(issued)));

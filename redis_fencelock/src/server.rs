@@ -81,6 +81,11 @@ pub(crate) fn largest_accepted(brought: Brought, wall_us: u64) -> u64 {
     SERVER.issuer.get().largest_accepted(brought, wall_us)
 }
 
+/// Whether a stored fence was neither issued nor accepted here.
+pub(crate) fn is_unjudged(fence: Fence) -> bool {
+    fence.get() > last_fence()
+}
+
 /// Takes note of a fence that was issued elsewhere or earlier.
 pub(crate) fn observe(last: u64) {
     change_issuer(|issuer| issuer.observe(last));

@@ -209,12 +209,19 @@ def test_each_limit_lets_in_what_the_one_before_has_let_in(host):
 @pytest.mark.parametrize("ahead_us", [25 * HOUR_US, None], ids=["a day", "the largest"])
 def test_a_restore_on_a_writable_replica_shuts_no_other_lock_after_a_promotion(host, ahead_us):
     server, _, _ = host()
-    _, replica, _ = host(replica_read_only="no")
+    replica_server, replica, _ = host(replica_read_only="no")
     follow(replica, server)
     fence = FENCE_MAX if ahead_us is None else now_us() + ahead_us
     replica.restore("k", 0, lock_payload(fence=fence, left_us=60_000_000, owner=b"A"))
     promote(replica)
     assert last_fence(replica) < now_us()
+    # Nor by the way that a file takes, and a stream.
+    assert replica.execute_command("DEBUG", "RELOAD") in (b"OK", True)
+    other_server, other, _ = host()
+    follow(other, replica_server)
+    wait_until_equal(replica, other)
+    assert inspect(other, "k").hold == (b"A", fence)
+    assert last_fence(other) < now_us()
     assert acquire(replica, "free", "A", LONG_MS) <= now_us()
     # That one lock is shut, for whoever asks.
     for call in (

@@ -16,11 +16,14 @@ from harness import eventually
 from harness.redis_calls import Closed, Line, Lines, Refused
 from harness.redis_cluster import READY_WITHIN_S, SLOTS, ClusterNode, RedisCluster
 from harness.redis_server import server_version
-from harness.locks import acquire, extend, inspect, release
+from harness.locks import FENCE_MAX, acquire, extend, inspect, release
+from harness.payloads import lock_payload
 from harness.waiting import HANG_S
 from test_redis_persistence import snapshots_fail
 
 LONG_MS = 60_000
+APPLIED = "cmdstat_fencelock._apply"
+DEBUG = {"enable-debug-command": "yes"}
 # Names that are hard on a cluster: braces that are and that are not a hash tag, and any bytes.
 ODD_NAMES = [b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\r\nc", b"}{", b"{{b}}", b"{\xff\0}\n", bytes(range(256))]
 ODD_NAMES += [b"k" * 2**20]
@@ -40,7 +43,7 @@ each_move = pytest.mark.parametrize("way", moves())
 
 @pytest.fixture(scope="module")
 def the_cluster():
-    cluster = RedisCluster().start()
+    cluster = RedisCluster(config=DEBUG).start()
     yield cluster
     cluster.close()
 
@@ -250,6 +253,29 @@ def test_a_script_that_touches_a_lock_of_another_node_changes_nothing(cluster):
 
 
 # --- a slot that moves
+
+
+def test_a_client_that_asks_for_a_slot_on_its_way_shuts_no_other_lock(cluster, lines):
+    """It looks like the server that has the slot. What it restores from far ahead is one lock that stays shut."""
+    place = Place(cluster)
+    [mine] = names_of(cluster, place.target, 1)
+    payload = lock_payload(fence=FENCE_MAX, left_us=600_000_000, owner=b"A")
+    cluster.begin_move(place.slot, place.source, place.target)
+    target = lines(place.target).control
+    assert target.call_all(("ASKING",), ("RESTORE", "k", 0, payload)) == ["OK", "OK"]
+    replica = cluster.replica_of(place.target)
+    records = lambda: {name.lower(): told for name, told in replica.facts("INFO", "commandstats").items()}.get(APPLIED)  # noqa: E731
+    before = records()
+    target.call("DEBUG", "RELOAD")
+    cluster.end_move(place.slot, place.target)
+    # The server's own record of what it was brought.
+    eventually(lambda: records() != before)
+    assert hold_at(replica, "k", ("READONLY",)) == (b"A", FENCE_MAX)
+    assert max(last_fence(place.target), last_fence(replica)) < now_us()
+    assert target.call("FENCELOCK.ACQUIRE", mine, "A", LONG_MS) <= now_us()
+    assert "DEL the key" in target.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS)
+    assert target.call("DEL", "k") == 1
+    assert target.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS) <= now_us()
 
 
 @each_move

@@ -28,6 +28,8 @@ const MAX_HOLD: u8 = 2;
 const DELAY: u8 = 4;
 const FIELDS: u8 = 8;
 const KEEPS_EXPIRE: u8 = 16;
+/// May be ignored.
+const UNJUDGED: u8 = 64;
 /// The flags above, and the two that may be ignored.
 const KNOWN_FLAGS: u8 = 0b1101_1111;
 /// Those of the first version: the first three.
@@ -64,6 +66,8 @@ pub struct Notes {
     pub ended: Option<Ending>,
     /// The key keeps the time to live that a user has set on it. Without this a record removes it.
     pub keeps_expire: bool,
+    /// The fence is further ahead than its server accepts: it was restored where nobody judged it, and raises none.
+    pub unjudged: bool,
 }
 
 /// How a record came here.
@@ -147,6 +151,7 @@ pub fn encode<'b>(hold: &Hold, stamp: Stamp, notes: Notes, buffer: &'b mut [u8; 
         (delay.is_some(), DELAY),
         (notes.ended.is_some(), FIELDS),
         (notes.keeps_expire, KEEPS_EXPIRE),
+        (notes.unjudged, UNJUDGED),
     ];
     let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).sum();
     let left_us = match lease.deadline_us.checked_sub(clocks.steady_us) {
@@ -203,7 +208,7 @@ pub fn decode(bytes: &[u8]) -> Result<Record<'_>, Corrupt> {
         return Err(Corrupt::OwnerLength(rest.len()));
     }
     let fence = Fence::new(fence).ok_or(Corrupt::Fence(fence))?;
-    let notes = Notes { ended, keeps_expire: flags & KEEPS_EXPIRE != 0 };
+    let notes = Notes { ended, keeps_expire: flags & KEEPS_EXPIRE != 0, unjudged: flags & UNJUDGED != 0 };
     let ephemeral = flags & EPHEMERAL != 0;
     Ok(Record { owner: rest, notes, issued, fence, written_us, held_us, left_us, max_hold_us, delay_us, ephemeral })
 }

@@ -1,7 +1,7 @@
 //! Locks that arrive as records: from the primary, from a file, or from a dump that somebody restores.
 //!
 //! Not the stream's commands and not the type's callbacks: they call this one way in.
-//! Invariant: a fence that is far ahead of the clock comes in by no dump.
+//! Invariant: no dump brings the last issued fence far ahead of the clock.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -57,16 +57,21 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
     let fence = record.fence();
     // A server that counts without the clock must not be lifted to its height by one dump.
     let wall_us = server::now(clock::clocks()).wall_us;
-    if !server::accepts(fence, Brought::ByRestore, wall_us) && !is_imported(lock) {
+    let is_near = server::accepts(fence, Brought::ByRestore, wall_us);
+    if !is_near && !is_imported(lock) {
         return Err(format!("fence {fence} is more than {} ahead of the clock", Brought::ByRestore.ahead_in_words()));
+    }
+    // A slot leaves no lock behind. One whose fence is too far ahead stays shut and raises nothing.
+    if is_near || server::accepts(fence, Brought::ByMove, wall_us) {
+        server::observe(fence.get());
     }
     put_back(Restored { db: lock.db, name: lock.name.into() });
     alarm::arm_now();
-    Ok(apply(&record, Route::Travel, lock))
+    Ok(place(&record, Route::Travel, lock))
 }
 
-/// Whether a key that is restored comes from the server that still serves its slot, and is not a user's: a user is sent
-/// there.
+/// Whether the slot of a key that is restored is served elsewhere: so it comes from the server that serves it, or from a
+/// client that says ASKING as that one does.
 fn is_imported(lock: LockName) -> bool {
     let ctx = Ctx::detached();
     server::in_cluster() && ctx.select_db(lock.db) && cluster::is_elsewhere(ctx, OwnedStr::new(lock.name).as_str())
@@ -74,7 +79,9 @@ fn is_imported(lock: LockName) -> bool {
 
 /// Makes the value of a record that came by `route`, and indexes it.
 pub(crate) fn apply(record: &Record, route: Route, lock: LockName) -> Value {
-    server::observe(record.fence().get());
+    if !record.notes.unjudged {
+        server::observe(record.fence().get());
+    }
     place(record, route, lock)
 }
 

@@ -93,7 +93,8 @@ fn fail_the_save() {
 
 fn encoded<'b>(value: &Value, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
     let stamp = clock::stamp(clock::exact_clocks(), server::is_primary());
-    codec::encode(&value.hold(), stamp, Notes::default(), buffer)
+    let notes = Notes { unjudged: server::is_unjudged(value.fence()), ..Notes::default() };
+    codec::encode(&value.hold(), stamp, notes, buffer)
 }
 
 callback! {

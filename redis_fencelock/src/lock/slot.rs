@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use fence::lock::codec::{Clocks, Notes, Record, Route};
 use fence::lock::lease::{Hold, Lease, State};
 use fence::lock::queue::LockName;
-use fence::{Brought, Fence, Issuer};
+use fence::{Fence, Issuer};
 use redis_module::raw;
 
 use crate::counters::{self, Count};
@@ -29,8 +29,7 @@ pub(crate) struct WrongType;
 pub(crate) const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// The error reply for a lock whose fence no server can have accepted.
-pub(crate) const AHEAD_OF_ALL: &str = "ERR the stored fence of this lock is more than a day ahead of the clock: it was restored on a replica; DEL the key";
-const _: () = assert!(matches!(Brought::ByRestore.ahead_in_words().as_bytes(), b"a day"));
+pub(crate) const AHEAD_OF_ALL: &str = "ERR the stored fence of this lock is too far ahead of the clock: it was restored on a replica or into a slot on its way; DEL the key";
 
 /// An open key that holds a lock or nothing.
 pub(crate) struct Slot<'a> {
@@ -106,7 +105,7 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
     let keeps_file = || ctx.flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
     let sends_own = route == Route::Stream && (server::is_primary() || keeps_file());
     // What is not propagated has been logged.
-    if !sends_own || slot.propagate_stored(clock::exact_clocks(), record.notes).is_err() {
+    if !sends_own || slot.propagate_noted(clock::exact_clocks(), record.notes).is_err() {
         ctx.replicate_verbatim();
     }
 }
@@ -187,7 +186,7 @@ impl<'a> Slot<'a> {
     /// Stores the hold that is there with another deadline.
     pub fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
         let Some(value) = self.value else { return Ok(()) };
-        self.propagate(&Hold { lease, owner: value.owner() }, clocks, Notes::default())?;
+        self.propagate_stored(&Hold { lease, owner: value.owner() }, clocks, Notes::default())?;
         index().borrow_mut().set_deadline(value, lease.deadline_us);
         alarm::arm(lease.deadline_us);
         waiters::recheck_when_free(self.lock, Some(lease), clocks.steady_us);
@@ -253,11 +252,16 @@ impl<'a> Slot<'a> {
 
     /// Propagates the hold that is there once more, with the time that is left now. Nothing else changes.
     pub fn propagate_again(&self, clocks: Clocks) -> Result<(), NotPropagated> {
-        self.propagate_stored(clocks, Notes { keeps_expire: true, ..Notes::default() })
+        self.propagate_noted(clocks, Notes { keeps_expire: true, ..Notes::default() })
     }
 
-    fn propagate_stored(&self, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
-        self.hold().map_or(Ok(()), |hold| self.propagate(&hold, clocks, notes))
+    fn propagate_noted(&self, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
+        self.hold().map_or(Ok(()), |hold| self.propagate_stored(&hold, clocks, notes))
+    }
+
+    /// Propagates a hold that is not new.
+    fn propagate_stored(&self, hold: &Hold, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
+        self.propagate(hold, clocks, Notes { unjudged: server::is_unjudged(hold.lease.fence), ..notes })
     }
 
     fn propagate(&self, hold: &Hold, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {

@@ -14,7 +14,7 @@ const LEASE: Lease = Lease {
 const PLAIN: Lease = Lease { limit_us: u64::MAX, delay_us: 0, ephemeral: false, ..LEASE };
 const WRITTEN: Clocks = Clocks { steady_us: 11_000_000, wall_us: 500_000_000 };
 const ISSUED: Reading = Reading { incarnation: 77, steady_us: 12_000_000 };
-const ENDED: Notes = Notes { ended: Some(Ending::Stolen), keeps_expire: false };
+const ENDED: Notes = Notes { ended: Some(Ending::Stolen), keeps_expire: false, unjudged: false };
 /// Where the owner of a plain lease begins.
 const OWNER_AT: usize = 50;
 
@@ -106,7 +106,7 @@ fn a_record_says_whether_its_lease_had_ended() {
 
 #[test]
 fn what_came_along_is_read_back() {
-    for notes in [Notes::default(), ENDED, Notes { keeps_expire: true, ..ENDED }] {
+    for notes in [Notes::default(), ENDED, Notes { keeps_expire: true, ..ENDED }, Notes { unjudged: true, ..ENDED }] {
         for lease in [LEASE, PLAIN] {
             let bytes = noted(lease, notes);
             let record = decode(&bytes).unwrap();
