@@ -28,7 +28,7 @@ use crate::table::verb::{Answer, Verb};
 use fence::Fence;
 use fence::resource::GuardVerdict;
 use pg_forms::text;
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::Oid;
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::rc::Rc;
@@ -73,7 +73,7 @@ pub(crate) fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
     ];
     let connection = Connection::open()?;
     let _writing = Writing::begin();
-    let removed = connection.run_direct(sql, &[bigint(older_than)])?;
+    let removed = connection.run_direct(sql, &[Value::of_fence(older_than)])?;
     connection.close()?;
     Ok(Reply::from(removed as i64))
 }
@@ -168,14 +168,14 @@ impl Guard {
         if stored.is_none() {
             let into = text!["INSERT INTO ", self.table.qualified_name(), " (resource, fence) VALUES ($1, $2)"];
             let resource = self.key.values.iter().copied();
-            let values: Vec<Value> = resource.chain([bigint(fence)]).collect();
+            let values: Vec<Value> = resource.chain([Value::of_fence(fence)]).collect();
             let connection = Connection::open()?;
             let inserted = connection.run_direct(text![into, " ON CONFLICT DO NOTHING"], &values)?;
             connection.close()?;
             return Ok(inserted == 1);
         }
         let mut values = self.values();
-        values.push(Some(bigint(fence).datum));
+        values.push(Some(Value::of_fence(fence).datum()));
         Ok(plans::run(&self.statement(Verb::Claim)?, &values)?.rows == 1)
     }
 
@@ -187,7 +187,7 @@ impl Guard {
     /// The value of the key, with room for the fence.
     fn values(&self) -> Values {
         let mut values = Values::with_capacity(self.key.values.len() + 1);
-        self.key.values.iter().for_each(|value| values.push(Some(value.datum)));
+        self.key.values.iter().for_each(|value| values.push(Some(value.datum())));
         values
     }
 
@@ -226,21 +226,16 @@ pub(crate) fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
 }
 
 fn resource(given: &mut Arguments) -> Result<Value, Refused> {
-    let resource = given.value("resource")?;
+    let resource = given.text().ok_or(Refused::NullArgument("resource"))?;
     let bytes = resource.text().count_bytes();
     if bytes == 0 || bytes > MAX_RESOURCE_BYTES {
         return Err(Refused::ResourceLength { bytes, max: MAX_RESOURCE_BYTES });
     }
-    Ok(Value { type_oid: pg_sys::TEXTOID, ..resource })
+    Ok(resource)
 }
 
 /// The oid of the table of the guards.
 pub(crate) fn guard_table() -> Result<Oid, Refused> {
     let schema = catalog::internals().ok_or(Refused::NoGuardTable)?;
     catalog::relation_in(schema, TABLE).ok_or(Refused::NoGuardTable)
-}
-
-/// A fence as a parameter; it has at most 53 bits.
-fn bigint(fence: Fence) -> Value {
-    Value { datum: Datum::from(fence.get() as i64), type_oid: pg_sys::INT8OID }
 }

@@ -13,13 +13,14 @@ use crate::protect::members;
 use crate::row::key::Key;
 use crate::server::operators;
 use crate::server::session::{self, MainThread};
+use crate::server::types::Value;
 use crate::table::executor::{self, Query};
 use crate::table::relation::Table;
 use crate::table::stored::{Place, Stored};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::{PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, Oid};
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_void};
@@ -54,7 +55,7 @@ struct KeyPart {
     /// The operator that compares them, in this collation.
     operator: Oid,
     collation: Oid,
-    value: Datum,
+    value: Value,
 }
 
 /// A fence that the transaction uses.
@@ -94,7 +95,7 @@ impl OwnPass {
     pub(crate) fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
         let own = table.may_be_protected.then(|| {
             let parts = table.key.iter().zip(&key.fits).zip(&key.values).map(|((column, fit), value)| {
-                let (column, operator, value) = (table.key_column(column), fit.operator, value.datum);
+                let (column, operator, value) = (table.key_column(column), fit.operator, *value);
                 KeyPart { column: column.name.clone(), operator, collation: column.collation, value }
             });
             let (is_spent, is_put_back) = (Cell::new(false), Cell::new(false));
@@ -167,7 +168,7 @@ impl OwnChange {
         let Some(row) = Stored::at(table, place) else { return false };
         self.key.iter().all(|part| {
             let stored = row.field(&part.column);
-            stored.is_some_and(|stored| operators::compares(part.operator, part.collation, stored, part.value))
+            stored.is_some_and(|stored| operators::are_equal(part.operator, stored, part.value, part.collation))
         })
     }
 

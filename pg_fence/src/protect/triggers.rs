@@ -11,6 +11,7 @@ use crate::protect::members::{self, Member, MemberKind};
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
 use crate::server::rights;
+use crate::server::types::Value;
 use crate::table::direct::Connection;
 use crate::table::distributed;
 use crate::table::relation::Table;
@@ -63,7 +64,7 @@ impl<'c> ProtectArguments<'c> {
         let mut given = call.arguments();
         let arguments = ProtectArguments { table: given.table("target")?, fence_column: given.name() };
         for name in ["inserts", "deletes", "replicated"] {
-            if let Some(value) = given.text().filter(|value| value.as_c_str() != c"plain") {
+            if let Some(value) = given.text().map(Value::text).filter(|value| value.as_c_str() != c"plain") {
                 return Err(Refused::NoSuchOption { name, value });
             }
         }

@@ -5,7 +5,7 @@ use crate::row::arguments::{RowArguments, target, target_of_row_type};
 use crate::row::change::Change;
 use crate::row::rows::rows_of;
 use crate::server::call::{Call, Reply};
-use crate::server::types::{self, Value};
+use crate::server::types;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 
@@ -24,6 +24,6 @@ pub(crate) fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
     let table = tables::open(given.table)?;
     let claimed = Change { answer: Answer::Row, ..given.of(&table)?.change(Verb::Claim) }.make()?;
     let row = claimed.and_then(|outcome| outcome.row);
-    let json = row.map(|datum| types::row_to_jsonb(Value { datum, type_oid: table.row_type }));
+    let json = row.map(|datum| types::row_to_jsonb(datum, table.row_type));
     Ok(json.map_or(Reply::Nothing, Reply::Value))
 }

@@ -58,8 +58,8 @@ impl<'c> ManyArguments<'c> {
 
 /// The keys of an array, in order, each once.
 fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
-    let mut keys = match types::base_type(given.type_oid) {
-        pg_sys::JSONBOID => keys_of_json(table, given)?,
+    let mut keys = match types::base_type(given.type_oid()) {
+        pg_sys::JSONBOID => keys_of_json(table, given.in_base_type())?,
         pg_sys::TEXTOID | pg_sys::UNKNOWNOID => return keys_of_text(table, &given.text()),
         _ => keys_of_array(table, given)?,
     };
@@ -76,7 +76,7 @@ fn keys(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
 
 fn keys_of_array(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
     let Some(elements) = given.elements() else {
-        return Err(Refused::Keys { table: table.name.clone(), type_name: types::type_name(given.type_oid) });
+        return Err(Refused::Keys { table: table.name.clone(), type_name: types::type_name(given.type_oid()) });
     };
     let keys = elements.into_iter().map(|element| match element {
         Some(value) => Key::read(table, value),
@@ -87,10 +87,9 @@ fn keys_of_array(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
 
 /// An array of objects of the key's columns; of plain values where the key has one column.
 fn keys_of_json(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
-    // SAFETY: the value is a jsonb of the call.
-    let document = unsafe { Document::from_datum(given.datum) };
-    let Some(elements) = document.elements() else {
-        return Err(Refused::Keys { table: table.name.clone(), type_name: types::type_name(given.type_oid) });
+    let document = Document::of(given);
+    let Some(elements) = document.as_ref().and_then(Document::elements) else {
+        return Err(Refused::Keys { table: table.name.clone(), type_name: types::type_name(given.type_oid()) });
     };
     let keys = elements.iter().map(|element| Key::from_json(table, element));
     keys.collect()
@@ -99,8 +98,8 @@ fn keys_of_json(table: &Table, given: Value) -> Result<Vec<Key>, Refused> {
 /// The text form of an array of the key's type, or of a JSON array.
 fn keys_of_text(table: &Table, text: &CStr) -> Result<Vec<Key>, Refused> {
     let type_oid = if is_json_array(text.to_bytes()) { pg_sys::JSONBOID } else { array_of_texts() };
-    match Input::of(type_oid).read(Some(text), -1) {
-        Some(datum) => keys(table, Value { datum, type_oid }),
+    match Input::of(type_oid).value(text) {
+        Some(array) => keys(table, array),
         None => Err(null_key(table)),
     }
 }

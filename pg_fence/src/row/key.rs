@@ -45,21 +45,19 @@ impl Key {
     pub(crate) fn read(table: &Table, given: Value) -> Result<Key, Refused> {
         // The common case first: one column, and a type that has been seen before.
         if let [only] = table.key.as_slice()
-            && let Some(fit) = only.known_fit(given.type_oid)
+            && let Some(fit) = only.known_fit(given.type_oid())
             && fit.way == Way::AsIs
         {
             return Ok(Key { values: vec![given], fits: vec![fit], is_absent: false });
         }
-        let given_type = types::base_type(given.type_oid);
-        let given = Value { type_oid: given_type, ..given };
+        let given = given.in_base_type();
+        let given_type = given.type_oid();
         if let [only] = table.key.as_slice()
             && is_single_value(table, only, given_type)
         {
             return Key::of(table, vec![fitted(table, only, given)?]);
         }
-        if given_type == pg_sys::JSONBOID {
-            // SAFETY: the value is a jsonb of the call.
-            let document = unsafe { Document::from_datum(given.datum) };
+        if let Some(document) = Document::of(given) {
             let members = document.members().map_err(|kind| refused(table, KeyProblem::NotAnObject(kind)))?;
             return Key::from_members(table, &members);
         }
@@ -107,7 +105,7 @@ impl Key {
     /// The values as parameters, each of the type that its [`Fit`] says.
     pub(crate) fn datums(&self) -> impl Iterator<Item = Option<Datum>> + '_ {
         // No row has null in a column of its primary key.
-        self.values.iter().map(|value| (!self.is_absent).then_some(value.datum))
+        self.values.iter().map(|value| (!self.is_absent).then_some(value.datum()))
     }
 
     /// Whether no row can have this key.
@@ -143,12 +141,12 @@ impl Key {
 
     /// Whether both keys have values of the same types, so that they can be compared.
     pub(crate) fn has_types_of(&self, other: &Key) -> bool {
-        let types = |key: &Key| key.values.iter().map(|value| value.type_oid).collect::<Vec<_>>();
+        let types = |key: &Key| key.values.iter().map(|value| value.type_oid()).collect::<Vec<_>>();
         types(self) == types(other)
     }
 
     fn of(table: &Table, fitted: Vec<Fitted>) -> Result<Key, Refused> {
-        let fits = table.key.iter().zip(&fitted).map(|(key, fitted)| fit(table, key, fitted.value.type_oid));
+        let fits = table.key.iter().zip(&fitted).map(|(key, fitted)| fit(table, key, fitted.value.type_oid()));
         let fits = fits.collect::<Result<_, _>>()?;
         let is_absent = fitted.iter().any(|fitted| fitted.is_absent);
         Ok(Key { fits, values: fitted.into_iter().map(|fitted| fitted.value).collect(), is_absent })
@@ -167,11 +165,10 @@ impl Key {
     }
 
     fn from_json_text(table: &Table, given: Value) -> Result<Key, Refused> {
-        let datum = Input::of(pg_sys::JSONBOID).read(Some(&given.text()), -1);
-        let Some(datum) = datum else {
-            return Err(refused(table, KeyProblem::Null(None)));
-        };
-        Key::read(table, Value { datum, type_oid: pg_sys::JSONBOID })
+        match Input::of(pg_sys::JSONBOID).value(&given.text()) {
+            Some(document) => Key::read(table, document),
+            None => Err(refused(table, KeyProblem::Null(None))),
+        }
     }
 }
 
@@ -194,7 +191,7 @@ impl KeyOrder<'_> {
     pub(crate) fn of_types<'t>(key: &Key, table: &'t Table) -> KeyOrder<'t> {
         let columns = table.key.iter().zip(&key.values);
         let comparisons =
-            columns.map(|(key, value)| Comparison::of(key.operator_family, key.operator_type, value.type_oid));
+            columns.map(|(key, value)| Comparison::of(key.operator_family, key.operator_type, value.type_oid()));
         KeyOrder { table, comparisons: comparisons.collect() }
     }
 
@@ -215,8 +212,8 @@ impl KeyOrder<'_> {
 
 /// The value as the key column's operator takes it.
 fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Fitted, Refused> {
-    let given = Value { type_oid: types::base_type(given.type_oid), ..given };
-    let fit = fit(table, key, given.type_oid)?;
+    let given = given.in_base_type();
+    let fit = fit(table, key, given.type_oid())?;
     let found = |found: Option<Value>| Ok(Fitted { value: found.unwrap_or(given), is_absent: found.is_none() });
     match fit.way {
         Way::AsIs => found(Some(given)),
@@ -234,13 +231,13 @@ fn fitted(table: &Table, key: &KeyColumn, given: Value) -> Result<Fitted, Refuse
 fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, Refused> {
     let wanted = table.key_column(key).base_type;
     let found = |found: Option<Value>| Ok(Fitted { value: found.unwrap_or(value), is_absent: found.is_none() });
-    if value.type_oid == wanted {
+    if value.type_oid() == wanted {
         return found(Some(value));
     }
-    if number::is_number(value.type_oid) && number::is_number(wanted) {
+    if number::is_number(value.type_oid()) && number::is_number(wanted) {
         return found(number::value_of(&number::digits(value), wanted));
     }
-    match new_cast(key, wanted, value.type_oid) {
+    match new_cast(key, wanted, value.type_oid()) {
         Some(Way::Cast { function, operator }) => {
             let cast = operators::cast(value, function, wanted);
             let is_whole = operators::are_equal(operator, cast, value, table.key_column(key).collation);
@@ -253,7 +250,7 @@ fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, R
 /// The text form of a value; of a char(n) without the blanks that fill it up, which are no part of it.
 fn plain_text(value: Value) -> CString {
     let mut text = value.text().into_bytes();
-    while value.type_oid == pg_sys::BPCHAROID && text.ends_with(b" ") {
+    while value.type_oid() == pg_sys::BPCHAROID && text.ends_with(b" ") {
         text.pop();
     }
     c_string(text)
@@ -274,8 +271,8 @@ fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Fitted, Refu
 /// Reads a value as the key column's type, without the modifier of the column: `numeric(4, 1)` would round 0.05 to 0.1.
 fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Fitted, Refused> {
     let column = table.key_column(key);
-    match key.base_input(column).read(Some(literal), -1) {
-        Some(datum) => Ok(Fitted { value: Value { datum, type_oid: column.base_type }, is_absent: false }),
+    match key.base_input(column).value(literal) {
+        Some(value) => Ok(Fitted { value, is_absent: false }),
         None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
     }
 }

@@ -4,9 +4,9 @@
 //! or nothing: it is never rounded. A float stands for the shortest number that is read as that float, as the server
 //! writes it by default: 0.1 and not 0.1000000000000000055.
 
-use crate::server::types::{Input, Value};
+use crate::server::types::{self, Input, Value};
 use pg_forms::{c_string, integer, is_same_number, shortest};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, Oid};
 
 /// Whether values of a type are numbers to this module.
 pub(crate) fn is_number(type_oid: Oid) -> bool {
@@ -25,30 +25,22 @@ pub(crate) fn is_number(type_oid: Oid) -> bool {
 
 /// The digits of a number: `-12.50`, `NaN`, `Infinity`.
 pub(crate) fn digits(number: Value) -> String {
-    let datum = number.datum;
-    match number.type_oid {
+    let datum = number.datum();
+    match number.type_oid() {
         pg_sys::INT2OID => (datum.value() as i16).to_string(),
         pg_sys::INT4OID => (datum.value() as i32).to_string(),
         pg_sys::INT8OID => (datum.value() as i64).to_string(),
         pg_sys::OIDOID => (datum.value() as u32).to_string(),
         pg_sys::FLOAT4OID => shortest(f32::from_bits(datum.value() as u32)),
         pg_sys::FLOAT8OID => shortest(f64::from_bits(datum.value() as u64)),
-        pg_sys::MONEYOID => {
-            // SAFETY: the function takes a money and gives a numeric.
-            let datum =
-                unsafe { pg_sys::OidFunctionCall1Coll(pg_sys::F_NUMERIC_MONEY.into(), pg_sys::InvalidOid, datum) };
-            digits(Value { datum, type_oid: pg_sys::NUMERICOID })
-        }
+        pg_sys::MONEYOID => digits(types::numeric_of_money(number)),
         _ => number.text().to_string_lossy().into_owned(),
     }
 }
 
 /// The number with these digits as a value of a type; `None` where the type has no such number.
 pub(crate) fn value_of(digits: &str, type_oid: Oid) -> Option<Value> {
-    let read = |text: &str| {
-        let datum = Input::of(type_oid).read(Some(&c_string(text.into())), -1);
-        datum.map(|datum| Value { datum, type_oid })
-    };
+    let read = |text: &str| Input::of(type_oid).value(&c_string(text.into()));
     match type_oid {
         pg_sys::INT2OID => read(&i16::try_from(integer(digits)?).ok()?.to_string()),
         pg_sys::INT4OID => read(&i32::try_from(integer(digits)?).ok()?.to_string()),
@@ -73,8 +65,5 @@ fn money(digits: &str) -> Option<Value> {
         return None;
     }
     let exact = value_of(digits, pg_sys::NUMERICOID)?;
-    // SAFETY: the function takes a numeric, which is in its range, and gives a money.
-    let datum: Datum =
-        unsafe { pg_sys::OidFunctionCall1Coll(pg_sys::F_MONEY_NUMERIC.into(), pg_sys::InvalidOid, exact.datum) };
-    Some(Value { datum, type_oid: pg_sys::MONEYOID }).filter(|money| is_same(*money, digits))
+    Some(types::money_of_numeric(exact)).filter(|money| is_same(*money, digits))
 }

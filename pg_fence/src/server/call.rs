@@ -187,7 +187,8 @@ impl<'c> Arguments<'c> {
     pub(crate) fn value(&mut self, name: &'static str) -> Result<Value, Refused> {
         let (argument, datum) = self.next();
         let datum = datum.ok_or(Refused::NullArgument(name))?;
-        Ok(Value { datum, type_oid: self.type_of(argument) })
+        // SAFETY: the server passes a value of the type that the expression has; it lives as long as the call.
+        Ok(unsafe { Value::new(datum, self.type_of(argument)) })
     }
 
     /// A bigint, or `None` when it is null.
@@ -229,8 +230,9 @@ impl<'c> Arguments<'c> {
     }
 
     /// A text, or `None` when it is null.
-    pub(crate) fn text(&mut self) -> Option<CString> {
-        self.datum().map(|datum| Value { datum, type_oid: pg_sys::TEXTOID }.text())
+    pub(crate) fn text(&mut self) -> Option<Value> {
+        // SAFETY: the argument is declared text and lives as long as the call.
+        self.datum().map(|datum| unsafe { Value::new(datum, pg_sys::TEXTOID) })
     }
 
     /// The text of a node tree of the catalog, or `None` when it is null.

@@ -4,6 +4,7 @@
 //! into, and strings are the bytes of the database's encoding.
 
 use crate::server::raw;
+use crate::server::types::Value;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, Oid, jbvType};
 use std::ffi::CStr;
@@ -39,6 +40,12 @@ impl Document {
     pub(crate) unsafe fn from_datum(datum: Datum) -> Document {
         // SAFETY: as the caller promises.
         Document(unsafe { pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) }.cast())
+    }
+
+    /// A value as a document, where it is a jsonb.
+    pub(crate) fn of(value: Value) -> Option<Document> {
+        // SAFETY: the value is a jsonb, and lives to the end of the call.
+        (value.type_oid() == pg_sys::JSONBOID).then(|| unsafe { Document::from_datum(value.datum()) })
     }
 
     /// The members of the object that the document is, or the words for what it is instead.

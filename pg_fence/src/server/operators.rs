@@ -30,7 +30,7 @@ impl Comparison {
     pub(crate) fn compare(&self, one: Value, other: Value, collation: Oid) -> Ordering {
         let info = (&raw const self.0).cast_mut();
         // SAFETY: both are values of the type that the function takes.
-        let sign = unsafe { pg_sys::FunctionCall2Coll(info, collation, one.datum, other.datum).value() as i32 };
+        let sign = unsafe { pg_sys::FunctionCall2Coll(info, collation, one.datum(), other.datum()).value() as i32 };
         sign.cmp(&0)
     }
 }
@@ -51,7 +51,7 @@ pub(crate) fn is_immutable(operator: Oid) -> bool {
 pub(crate) fn are_equal(operator: Oid, left: Value, right: Value, collation: Oid) -> bool {
     // SAFETY: the operator takes values of these types and answers a boolean.
     unsafe {
-        pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left.datum, right.datum).value() != 0
+        pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left.datum(), right.datum()).value() != 0
     }
 }
 
@@ -69,9 +69,12 @@ pub(crate) fn cast(value: Value, function: Oid, type_oid: Oid) -> Value {
     const NO_MODIFIER: i32 = -1;
     const IS_EXPLICIT: bool = true;
     let (modifier, explicit) = (Datum::from(NO_MODIFIER), Datum::from(IS_EXPLICIT));
-    // SAFETY: a cast's function takes the value, and then perhaps a modifier and whether the cast is explicit.
-    let datum = unsafe { pg_sys::OidFunctionCall3Coll(function, pg_sys::InvalidOid, value.datum, modifier, explicit) };
-    Value { datum, type_oid }
+    // SAFETY: a cast's function takes the value, and then perhaps a modifier and whether the cast is explicit, and gives a
+    // value of the type.
+    unsafe {
+        let datum = pg_sys::OidFunctionCall3Coll(function, pg_sys::InvalidOid, value.datum(), modifier, explicit);
+        Value::new(datum, type_oid)
+    }
 }
 
 /// `left operator right` in SQL that means exactly this operator, whatever the search path.
@@ -107,10 +110,4 @@ pub(crate) fn operator_schema(operator: Oid) -> Option<Oid> {
         pg_sys::ReleaseSysCache(tuple);
         Some(schema)
     }
-}
-
-/// Whether an operator that answers a boolean says yes to two values of its types.
-pub(crate) fn compares(operator: Oid, collation: Oid, left: Datum, right: Datum) -> bool {
-    // SAFETY: as the caller promises of the values; the operator is one of an index, which has a function.
-    unsafe { pg_sys::OidFunctionCall2Coll(pg_sys::get_opcode(operator), collation, left, right).value() != 0 }
 }

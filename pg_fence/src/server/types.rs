@@ -5,17 +5,45 @@
 use crate::server::catalog::{attribute, name, valid};
 use crate::server::raw;
 use crate::server::text::cut;
+use fence::Fence;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::{CStr, CString, c_char};
 
 /// A value that is not null, with its type. It lives as long as the memory context it was made in: that of the call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
-    pub(crate) datum: Datum,
-    pub(crate) type_oid: Oid,
+    datum: Datum,
+    type_oid: Oid,
 }
 
 impl Value {
+    /// Takes a value.
+    ///
+    /// # Safety
+    ///
+    /// The datum is a value of this type, and is read no longer than the memory that it points into lives.
+    pub(crate) unsafe fn new(datum: Datum, type_oid: Oid) -> Value {
+        Value { datum, type_oid }
+    }
+
+    /// A fence as a bigint; it has at most 53 bits.
+    pub(crate) fn of_fence(fence: Fence) -> Value {
+        Value { datum: Datum::from(fence.get() as i64), type_oid: pg_sys::INT8OID }
+    }
+
+    pub(crate) fn datum(self) -> Datum {
+        self.datum
+    }
+
+    pub(crate) fn type_oid(self) -> Oid {
+        self.type_oid
+    }
+
+    /// The same value as one of the type that its domain is over.
+    pub(crate) fn in_base_type(self) -> Value {
+        Value { type_oid: base_type(self.type_oid), ..self }
+    }
+
     /// The value in its text form, by the type's output function.
     pub(crate) fn text(self) -> CString {
         if self.type_oid == pg_sys::UNKNOWNOID {
@@ -104,6 +132,7 @@ impl Value {
 
 /// The input function of a type, ready to be called.
 pub(crate) struct Input {
+    type_oid: Oid,
     function: pg_sys::FmgrInfo,
     parameter: Oid,
 }
@@ -112,7 +141,7 @@ impl Input {
     /// Looks the input function up.
     pub(crate) fn of(type_oid: Oid) -> Input {
         let mut function_oid = pg_sys::InvalidOid;
-        let mut input = Input { function: pg_sys::FmgrInfo::default(), parameter: pg_sys::InvalidOid };
+        let mut input = Input { type_oid, function: pg_sys::FmgrInfo::default(), parameter: pg_sys::InvalidOid };
         // SAFETY: what the look-up allocates must live as long as the entry of the cache, so it is told to use the
         // memory context that lives as long as the backend.
         unsafe {
@@ -120,6 +149,12 @@ impl Input {
             pg_sys::fmgr_info_cxt(function_oid, &mut input.function, pg_sys::CacheMemoryContext);
         }
         input
+    }
+
+    /// The value with this text form; none where the type has a function that makes null of it.
+    pub(crate) fn value(&self, text: &CStr) -> Option<Value> {
+        const NO_MODIFIER: i32 = -1;
+        self.read(Some(text), NO_MODIFIER).map(|datum| Value { datum, type_oid: self.type_oid })
     }
 
     /// Reads a value from its text form. A null text gives null, or the error of a domain that forbids it.
@@ -261,13 +296,13 @@ pub(crate) fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc
     }
 }
 
-/// A row as jsonb, as `to_jsonb()` makes it.
-pub(crate) fn row_to_jsonb(row: Value) -> Datum {
+/// A row, a value of this row type, as jsonb: as `to_jsonb()` makes it.
+pub(crate) fn row_to_jsonb(row: Datum, row_type: Oid) -> Datum {
     const ARGUMENTS: usize = 1;
     // SAFETY: the function finds the type of its argument in the expression that calls it, which is made here; the call
     // has room for one argument. All of it lives as long as the memory context of the call.
     unsafe {
-        let typed = pg_sys::makeNullConst(row.type_oid, -1, pg_sys::InvalidOid);
+        let typed = pg_sys::makeNullConst(row_type, -1, pg_sys::InvalidOid);
         let arguments = pg_sys::lappend(std::ptr::null_mut(), typed.cast());
         let function = Oid::from(pg_sys::F_TO_JSONB);
         let expression = pg_sys::makeFuncExpr(
@@ -285,7 +320,7 @@ pub(crate) fn row_to_jsonb(row: Value) -> Datum {
         let call = pg_sys::palloc0(size).cast::<pg_sys::FunctionCallInfoBaseData>();
         (*call).flinfo = &mut info;
         (*call).nargs = ARGUMENTS as i16;
-        *(*call).args.as_mut_ptr() = pg_sys::NullableDatum { value: row.datum, isnull: false };
+        *(*call).args.as_mut_ptr() = pg_sys::NullableDatum { value: row, isnull: false };
         pg_sys::ffi::pg_guard_ffi_boundary(|| info.fn_addr.map_or(Datum::null(), |run| run(call)))
     }
 }
@@ -308,4 +343,20 @@ unsafe fn release_descriptor(descriptor: pg_sys::TupleDesc) {
             pg_sys::DecrTupleDescRefCount(descriptor);
         }
     }
+}
+
+/// A number of type money as a numeric.
+pub(crate) fn numeric_of_money(money: Value) -> Value {
+    convert(pg_sys::F_NUMERIC_MONEY, money, pg_sys::NUMERICOID)
+}
+
+/// A numeric, which is in the range of money, as a money with as many places as the locale says.
+pub(crate) fn money_of_numeric(numeric: Value) -> Value {
+    convert(pg_sys::F_MONEY_NUMERIC, numeric, pg_sys::MONEYOID)
+}
+
+fn convert(function: u32, value: Value, type_oid: Oid) -> Value {
+    // SAFETY: the function takes a value of this type and gives one of the other.
+    let datum = unsafe { pg_sys::OidFunctionCall1Coll(function.into(), pg_sys::InvalidOid, value.datum) };
+    Value { datum, type_oid }
 }

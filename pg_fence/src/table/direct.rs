@@ -55,8 +55,8 @@ impl Connection {
     /// Runs a text of one statement with values for its parameters. Answers how many rows it reached.
     pub(crate) fn run_direct(&self, sql: Vec<u8>, values: &[Value]) -> Result<u64, Refused> {
         let sql = c_string(sql);
-        let mut types: Vec<Oid> = values.iter().map(|value| value.type_oid).collect();
-        let mut datums: Vec<Datum> = values.iter().map(|value| value.datum).collect();
+        let mut types: Vec<Oid> = values.iter().map(|value| value.type_oid()).collect();
+        let mut datums: Vec<Datum> = values.iter().map(|value| value.datum()).collect();
         let none_is_null = std::ptr::null();
         // SAFETY: the text ends with a NUL; there are as many types as values, and each value is of its type.
         unsafe {

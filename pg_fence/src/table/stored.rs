@@ -4,7 +4,8 @@
 //! the transaction has locked for writing is read, so whoever calls such a function by hand reads nothing new.
 
 use crate::server::catalog;
-use pgrx::pg_sys::{self, Datum, Oid};
+use crate::server::types::Value;
+use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
 /// The place of a version in its table.
@@ -57,7 +58,7 @@ impl Stored {
     }
 
     /// The value of the column of this name; none where it is null or there is no such column.
-    pub(crate) fn field(&self, column: &CStr) -> Option<Datum> {
+    pub(crate) fn field(&self, column: &CStr) -> Option<Value> {
         // SAFETY: the relation is open; the number is that of one of its columns.
         unsafe {
             let number = pg_sys::get_attnum((*self.relation).rd_id, column.as_ptr());
@@ -67,7 +68,8 @@ impl Stored {
             let (mut tuple, mut is_null) = (self.tuple, false);
             let datum =
                 pg_sys::htup::heap_getattr(&mut tuple, i32::from(number), (*self.relation).rd_att, &mut is_null);
-            (!is_null).then_some(datum)
+            let type_oid = (*catalog::attribute((*self.relation).rd_att, i32::from(number) - 1)).atttypid;
+            (!is_null).then(|| Value::new(datum, type_oid))
         }
     }
 }
