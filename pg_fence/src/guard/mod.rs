@@ -5,14 +5,12 @@
 //! not by row locks, because its queue is first come, first served: a stream of transactions that share it cannot
 //! starve one that wants to be alone. Invariant: a stamp is read, and written, only under that lock.
 
-pub(crate) mod lock;
-
 use crate::errors::{Disclosed, Refused};
-use crate::guard::lock::{LockMode, NamedLock};
 use crate::row::key::Key;
 use crate::row::reset;
 use crate::server::call::{Arguments, Call, Reply};
 use crate::server::catalog;
+use crate::server::locks::{LockMode, NamedLock};
 use crate::server::rights::{self, AsOwner};
 use crate::server::session::{self, MainThread};
 use crate::server::types::Value;

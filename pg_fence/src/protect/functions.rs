@@ -5,12 +5,12 @@
 //! have opened by a write.
 
 use crate::errors::Refused;
-use crate::protect::members;
 use crate::protect::passes::{self, WrittenRow};
 use crate::server::call::{Arguments, Call, Reply};
+use crate::server::catalog;
 use crate::server::session;
+use crate::server::stored::Stored;
 use crate::settings::accepted_number;
-use crate::table::stored::Stored;
 use fence::resource::{NEVER_CLAIMED, PlainWrite};
 
 /// `fence_use(fence bigint)`: lets plain SQL of this transaction write rows of protected tables that carry this fence.
@@ -74,6 +74,6 @@ fn written_row(call: &Call, given: &mut Arguments) -> WrittenRow {
 
 /// Whether the deleted row goes on in another partition.
 fn is_moved(row: &WrittenRow) -> bool {
-    members::is_partition(row.table)
+    catalog::is_partition(row.table)
         && row.place.and_then(|place| Stored::at(row.table, place)).is_some_and(|version| version.has_moved())
 }

@@ -11,19 +11,20 @@
 use crate::errors::{Refused, UnfencedWrite};
 use crate::protect::members;
 use crate::row::key::Key;
+use crate::server::callbacks::{self, SubtransactionEnd};
+use crate::server::catalog;
 use crate::server::operators;
 use crate::server::session::{self, MainThread};
+use crate::server::stored::{Place, Stored};
 use crate::server::types::Value;
 use crate::table::executor::{self, Query};
 use crate::table::relation::Table;
-use crate::table::stored::{Place, Stored};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::{PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Oid};
-use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::rc::Rc;
 
 /// Every written row is compared with each; a transaction has a few locks.
@@ -78,11 +79,11 @@ static PASSES: MainThread<Passes> =
 
 /// Asks the server to tell about the ends of transactions and savepoints. Called once, when the library is loaded.
 pub(crate) fn watch_transactions() {
-    // SAFETY: the callbacks are functions of this library, which is never unloaded.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(transaction_ended), std::ptr::null_mut());
-        pg_sys::RegisterSubXactCallback(Some(subtransaction_ended), std::ptr::null_mut());
-    }
+    callbacks::at_transaction_end(|| PASSES.clear());
+    callbacks::at_subtransaction_end(|end| match end {
+        SubtransactionEnd::Aborted(ended) => PASSES.drop_since(ended),
+        SubtransactionEnd::Committed { ended, parent } => PASSES.pass_on(ended, parent),
+    });
 }
 
 /// Opens the gate for one row, as long as the answer lives.
@@ -160,7 +161,7 @@ impl OwnChange {
         // A rule can have made several statements of the change, which the server then runs by itself.
         let running = executor::running();
         let is_its_query = running == self.around || running == row.query;
-        let is_its_table = || row.table == self.table || members::partition_ancestors(row.table).contains(&self.table);
+        let is_its_table = || row.table == self.table || catalog::partition_ancestors(row.table).contains(&self.table);
         is_its_query && is_its_table() && row.place.is_some_and(|place| self.is_row(row.table, place))
     }
 
@@ -230,7 +231,7 @@ impl Passes {
 
     fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {
         if !self.moves.borrow().iter().any(|one| one.query == query) {
-            session::call_when_freed(query, query_ended);
+            executor::at_end(query, |query| PASSES.moves.borrow_mut().retain(|one| one.query != query));
             self.moves.borrow_mut().push(Move { query, keeps: None, may_leave: Vec::new() });
         }
         if let Some(one) = self.moves.borrow_mut().iter_mut().find(|one| one.query == query) {
@@ -250,34 +251,5 @@ impl Passes {
     fn pass_on(&self, ended: pg_sys::SubTransactionId, parent: pg_sys::SubTransactionId) {
         let mut in_use = self.in_use.borrow_mut();
         in_use.iter_mut().filter(|used| used.since == ended).for_each(|used| used.since = parent);
-    }
-}
-
-/// The memory context of a query is freed: another can be made in its place.
-#[pg_guard]
-unsafe extern "C-unwind" fn query_ended(query: *mut c_void) {
-    PASSES.moves.borrow_mut().retain(|one| one.query != query.cast());
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn transaction_ended(event: pg_sys::XactEvent::Type, _argument: *mut c_void) {
-    use pg_sys::XactEvent::*;
-    // Deferred triggers still run at the events before the end.
-    if matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
-        PASSES.clear();
-    }
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn subtransaction_ended(
-    event: pg_sys::SubXactEvent::Type,
-    ended: pg_sys::SubTransactionId,
-    parent: pg_sys::SubTransactionId,
-    _argument: *mut c_void,
-) {
-    match event {
-        pg_sys::SubXactEvent::SUBXACT_EVENT_ABORT_SUB => PASSES.drop_since(ended),
-        pg_sys::SubXactEvent::SUBXACT_EVENT_COMMIT_SUB => PASSES.pass_on(ended, parent),
-        _ => {}
     }
 }

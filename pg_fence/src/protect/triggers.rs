@@ -10,6 +10,7 @@ use crate::protect::condition::{KINDS, Kind};
 use crate::protect::members::{self, Member, MemberKind};
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
+use crate::server::locks::{self, RelationLock};
 use crate::server::rights;
 use crate::server::types::Value;
 use crate::table::direct::Connection;
@@ -40,7 +41,7 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     refuse_partition(&table)?;
     let connection = Connection::open()?;
     distributed::refuse_triggers(&connection, &table)?;
-    let members = members::all(oid, members::FOR_TRIGGERS);
+    let members = members::all(oid, RelationLock::Triggers);
     let triggers = Triggers { connection: &connection };
     for member in &members {
         triggers.drop_renamed(member)?;
@@ -78,7 +79,7 @@ pub(crate) fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     let table = open_for_triggers(oid, |member| rights::require_owner(member, &catalog::relation_name(member).name))?;
     refuse_partition(&table)?;
     let connection = Connection::open()?;
-    let mut members = members::all(oid, members::FOR_TRIGGERS);
+    let mut members = members::all(oid, RelationLock::Triggers);
     members.retain(|member| !members::made_triggers(member.oid).is_empty());
     for member in &members {
         // The parent comes first, and takes those of its partitions along.
@@ -97,8 +98,8 @@ fn open_for_triggers(oid: Oid, require_right: impl Fn(Oid)) -> Result<Rc<Table>,
         return Err(Refused::NoRelation(oid));
     }
     rights::require_owner(oid, &catalog::relation_name(oid).name);
-    members::all(oid, members::NO_LOCK).into_iter().for_each(|member| require_right(member.oid));
-    members::lock_for_triggers(oid);
+    members::all(oid, RelationLock::None).into_iter().for_each(|member| require_right(member.oid));
+    locks::lock_relation(oid, RelationLock::Triggers);
     tables::open_as_owner(oid)
 }
 
@@ -177,7 +178,7 @@ fn trigger_name(kind: &Kind) -> CString {
 /// A partition has the triggers of its parent, which nobody can change from here.
 fn refuse_partition(table: &Table) -> Result<(), Refused> {
     let is_protected = |ancestor: &Oid| !members::made_triggers(*ancestor).is_empty();
-    match members::partition_ancestors(table.oid).into_iter().rev().find(is_protected) {
+    match catalog::partition_ancestors(table.oid).into_iter().rev().find(is_protected) {
         Some(parent) => {
             Err(Refused::ProtectedByParent { table: table.name.clone(), parent: catalog::relation_name(parent) })
         }

@@ -1,5 +1,7 @@
 //! Names and facts from the system catalogs, looked up by oid or by name. Nothing here writes or checks a right.
 
+use crate::server::callbacks::CatalogId;
+use crate::server::locks::RelationLock;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::{CStr, CString};
 
@@ -170,4 +172,57 @@ fn is_in_cache(cache: i32, oid: Oid) -> bool {
     let no_key = Datum::null();
     // SAFETY: the key of both caches is an oid alone.
     unsafe { pg_sys::SearchSysCacheExists(cache as _, Datum::from(oid), no_key, no_key, no_key) }
+}
+
+/// Whether a table is a partition.
+pub(crate) fn is_partition(table: Oid) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::get_rel_relispartition(table) }
+}
+
+/// The partitioned tables above a partition, the nearest first; none for other tables.
+pub(crate) fn partition_ancestors(table: Oid) -> Vec<Oid> {
+    if !is_partition(table) {
+        return Vec::new();
+    }
+    // SAFETY: the list is one of oids; the function may be asked for partitions alone.
+    unsafe { oids(pg_sys::get_partition_ancestors(table)) }
+}
+
+/// A table and all that are part of it or inherit from it, the parents first, each locked so.
+pub(crate) fn with_descendants(table: Oid, lock: RelationLock) -> Vec<Oid> {
+    // SAFETY: the list is one of oids.
+    unsafe { oids(pg_sys::find_all_inheritors(table, lock.mode(), std::ptr::null_mut())) }
+}
+
+/// As in `pg_class.relkind`; 0 when it is gone.
+pub(crate) fn relation_kind(relation: Oid) -> u8 {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::get_rel_relkind(relation) as u8 }
+}
+
+/// Whether a relation is one of the system's catalogs.
+pub(crate) fn is_system_catalog(relation: Oid) -> bool {
+    // SAFETY: it looks at the number alone.
+    unsafe { pg_sys::IsCatalogRelationOid(relation) }
+}
+
+/// What the server names an entry of a catalog by when it says that it has changed.
+pub(crate) fn hash_of_entry(catalog: CatalogId, oid: Oid) -> u32 {
+    let no_key = Datum::null();
+    // SAFETY: it computes a number from the oid.
+    unsafe { pg_sys::GetSysCacheHashValue(catalog as _, Datum::from(oid), no_key, no_key, no_key) }
+}
+
+/// The oids of a list.
+///
+/// # Safety
+///
+/// The list is null or a valid list of oids.
+pub(crate) unsafe fn oids(list: *mut pg_sys::List) -> Vec<Oid> {
+    // SAFETY: as the caller promises; the list has as many elements as it says.
+    unsafe {
+        let count = list.as_ref().map_or(0, |list| usize::try_from(list.length).unwrap_or(0));
+        (0..count).map(|n| (*(*list).elements.add(n)).oid_value).collect()
+    }
 }

@@ -4,13 +4,17 @@
 //! everything that calls it.
 
 pub(crate) mod call;
+pub(crate) mod callbacks;
 pub(crate) mod catalog;
 pub(crate) mod json;
+pub(crate) mod locks;
 pub(crate) mod log;
 pub(crate) mod operators;
 pub(crate) mod query;
 pub(crate) mod raw;
+pub(crate) mod relation;
 pub(crate) mod rights;
 pub(crate) mod session;
+pub(crate) mod stored;
 pub(crate) mod text;
 pub(crate) mod types;

@@ -1,7 +1,7 @@
 //! The backend: its one thread, its clock, its transaction.
 
 use crate::server::raw;
-use pgrx::pg_sys::{self, Datum};
+use pgrx::pg_sys;
 use std::ffi::CStr;
 use std::ops::Deref;
 
@@ -101,24 +101,6 @@ pub(crate) fn reads_one_snapshot() -> bool {
     unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
 }
 
-/// Has a function called with the memory context as its argument when that is freed or emptied.
-pub(crate) fn call_when_freed(
-    context: pg_sys::MemoryContext,
-    function: unsafe extern "C-unwind" fn(*mut std::ffi::c_void),
-) {
-    // SAFETY: the entry lives in the context itself, as the server asks, and is filled before it is passed.
-    unsafe {
-        let size = size_of::<pg_sys::MemoryContextCallback>();
-        let entry = pg_sys::MemoryContextAlloc(context, size).cast::<pg_sys::MemoryContextCallback>();
-        entry.write(pg_sys::MemoryContextCallback {
-            func: Some(function),
-            arg: context.cast(),
-            next: std::ptr::null_mut(),
-        });
-        pg_sys::MemoryContextRegisterResetCallback(context, entry);
-    }
-}
-
 /// Raises the server's error when the stack is nearly used up by recursion.
 pub(crate) fn check_stack_depth() {
     // SAFETY: it raises an error or does nothing.
@@ -179,6 +161,3 @@ pub(crate) fn unless_refused<T>(
         .execute()
     }
 }
-
-/// Whatever a C callback of the server is given as its argument, when it is given none.
-pub(crate) const NO_ARGUMENT: Datum = Datum::null();

@@ -5,6 +5,7 @@
 //! plan of more or less than one statement, which a rule can make, is not run; every call into the server is under one
 //! guard, so nothing in there may have a destructor.
 
+use crate::server::callbacks;
 use crate::server::catalog;
 use crate::server::raw;
 use crate::server::session::MainThread;
@@ -62,6 +63,12 @@ static RUNNING: MainThread<Cell<Query>> = MainThread(Cell::new(std::ptr::null_mu
 /// The query of the innermost [`run`] under way, which what the query calls belongs to or is called by.
 pub(crate) fn running() -> Query {
     RUNNING.get()
+}
+
+/// Has a function called when a query that runs has ended, and its memory is freed.
+pub(crate) fn at_end(query: Query, act: fn(Query)) {
+    // SAFETY: the query runs, so its memory is there.
+    unsafe { callbacks::at_end_of_query(query, act) };
 }
 
 /// Puts back what ran before, also when an error ends a query.

@@ -9,6 +9,5 @@ pub(crate) mod plan;
 pub(crate) mod plans;
 pub(crate) mod relation;
 pub(crate) mod statement;
-pub(crate) mod stored;
 pub(crate) mod tables;
 pub(crate) mod verb;

@@ -4,13 +4,14 @@
 //! when it is renamed or moved, and one that is created again under an old name is another table.
 
 use crate::errors::Refused;
-use crate::server::catalog::RelationName;
+use crate::server::callbacks::CatalogId;
+use crate::server::catalog::{self, RelationName};
 use crate::server::operators;
 use crate::server::types::{self, Input};
 use crate::table::fit::Fit;
 use crate::table::plan::Plans;
 use pg_forms::{Identifier, joined, text};
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::{CStr, CString};
 
@@ -92,13 +93,6 @@ pub(crate) struct CatalogEntry {
     pub(crate) hash: u32,
 }
 
-/// A catalog, by its cache.
-#[cfg(not(feature = "pg19"))]
-pub(crate) type CatalogId = i32;
-/// A catalog, by its cache.
-#[cfg(feature = "pg19")]
-pub(crate) type CatalogId = pg_sys::SysCacheIdentifier::Type;
-
 pub(crate) const SCHEMAS: CatalogId = pg_sys::SysCacheIdentifier::NAMESPACEOID as CatalogId;
 pub(crate) const OPERATORS: CatalogId = pg_sys::SysCacheIdentifier::OPEROID as CatalogId;
 pub(crate) const TYPES: CatalogId = pg_sys::SysCacheIdentifier::TYPEOID as CatalogId;
@@ -160,7 +154,7 @@ impl Table {
 
     /// Notes that the text of this table's statements names an entry of a catalog.
     pub(crate) fn depends_on(&self, catalog: CatalogId, oid: Oid) {
-        let entry = CatalogEntry { catalog, hash: hash_of(catalog, oid) };
+        let entry = CatalogEntry { catalog, hash: catalog::hash_of_entry(catalog, oid) };
         let mut depends_on = self.depends_on.borrow_mut();
         if !depends_on.contains(&entry) {
             depends_on.push(entry);
@@ -193,11 +187,4 @@ impl Table {
         let names: usize = self.columns.iter().map(|column| column.name.count_bytes() + 1).sum();
         size_of::<Table>() + self.columns.len() * size_of::<Column>() + names
     }
-}
-
-/// What the server names an entry of a catalog by when it tells of a change.
-pub(crate) fn hash_of(catalog: CatalogId, oid: Oid) -> u32 {
-    let no_key = Datum::null();
-    // SAFETY: it computes a number from the oid.
-    unsafe { pg_sys::GetSysCacheHashValue(catalog as _, Datum::from(oid), no_key, no_key, no_key) }
 }

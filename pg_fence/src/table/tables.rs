@@ -4,16 +4,17 @@
 //! calls back here only marks entries; nothing of the server is called while the map is borrowed.
 
 use crate::errors::Refused;
+use crate::server::callbacks::{self, CatalogId};
 use crate::server::catalog;
+use crate::server::locks::{self, RelationLock};
 use crate::server::rights;
 use crate::server::session::{self, MainThread};
 use crate::server::types;
 use crate::settings;
 use crate::table::facts;
 use crate::table::plan::{self, Plan};
-use crate::table::relation::{COLUMNS, CatalogEntry, CatalogId, OPERATORS, SCHEMAS, TYPES, Table};
-use pgrx::pg_sys::{self, Datum, Oid};
-use pgrx::prelude::*;
+use crate::table::relation::{COLUMNS, CatalogEntry, OPERATORS, SCHEMAS, TYPES, Table};
+use pgrx::pg_sys::Oid;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -50,12 +51,9 @@ static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::ne
 
 /// Asks the server to tell about changes. Called once, when the library is loaded.
 pub(crate) fn watch_changes() {
-    // SAFETY: the callbacks are functions of this library, which is never unloaded; they only mark entries.
-    unsafe {
-        pg_sys::CacheRegisterRelcacheCallback(Some(relation_changed), session::NO_ARGUMENT);
-        for catalog in [SCHEMAS, OPERATORS, TYPES, COLUMNS] {
-            pg_sys::CacheRegisterSyscacheCallback(catalog, Some(catalog_changed), session::NO_ARGUMENT);
-        }
+    callbacks::at_relation_change(relation_changed);
+    for catalog in [SCHEMAS, OPERATORS, TYPES, COLUMNS] {
+        callbacks::at_catalog_change(catalog, catalog_changed);
     }
 }
 
@@ -103,8 +101,7 @@ pub(crate) fn open_as_owner(oid: Oid) -> Result<Rc<Table>, Refused> {
 }
 
 fn locked(oid: Oid) -> Result<Rc<Table>, Refused> {
-    // SAFETY: taking a lock on whatever has this oid; it also brings in the news of changes.
-    unsafe { pg_sys::LockRelationOid(oid, pg_sys::RowExclusiveLock as i32) };
+    locks::lock_relation(oid, RelationLock::Writes);
     if let Some(table) = TABLES.current(oid) {
         return Ok(table);
     }
@@ -222,18 +219,16 @@ impl Tables {
     }
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn relation_changed(_argument: Datum, oid: Oid) {
+fn relation_changed(oid: Option<Oid>) {
     LAST_ROW_TYPE.set(None);
-    let is_changed = |table: &Table| catalog::valid(oid).is_none_or(|oid| table.oid == oid);
+    let is_changed = |table: &Table| oid.is_none_or(|oid| table.oid == oid);
     if TABLES.note_column_changes(is_changed) {
         session::forget_analyses();
     }
     TABLES.mark(is_changed);
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn catalog_changed(_argument: Datum, catalog: CatalogId, hash: u32) {
+fn catalog_changed(catalog: CatalogId, hash: u32) {
     LAST_ROW_TYPE.set(None);
     if catalog == COLUMNS {
         // Which table's, the hash does not say; that comes next, as a change of the table.

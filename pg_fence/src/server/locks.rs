@@ -1,10 +1,48 @@
-//! Locks on names, in the server's own lock table.
+//! Locks in the server's own lock table: on relations, and on names.
 //!
-//! Not row locks: this queue is first come, first served, and takes no room in a table.
+//! Not row locks: this queue is first in, first out, and takes no room in a table.
 
 use crate::server::session;
 use crate::server::text;
-use pgrx::pg_sys;
+use pgrx::pg_sys::{self, Oid};
+
+/// How a relation is locked, to the end of the transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RelationLock {
+    /// Not here.
+    None,
+    /// As a SELECT does.
+    Reads,
+    /// As an UPDATE does.
+    Writes,
+    /// As CREATE TRIGGER does.
+    Triggers,
+}
+
+impl RelationLock {
+    /// As the server numbers it.
+    pub(crate) fn mode(self) -> pg_sys::LOCKMODE {
+        (match self {
+            RelationLock::None => pg_sys::NoLock,
+            RelationLock::Reads => pg_sys::AccessShareLock,
+            RelationLock::Writes => pg_sys::RowExclusiveLock,
+            RelationLock::Triggers => pg_sys::ShareRowExclusiveLock,
+        }) as pg_sys::LOCKMODE
+    }
+}
+
+/// Locks whatever relation has this oid. Brings in the news of all changes.
+pub(crate) fn lock_relation(relation: Oid, lock: RelationLock) {
+    // SAFETY: taking a lock, or raising the server's error where the wait ends without it.
+    unsafe { pg_sys::LockRelationOid(relation, lock.mode()) };
+}
+
+/// Whether this transaction holds such a lock on a relation, or a stronger one.
+pub(crate) fn is_locked(relation: Oid, lock: RelationLock) -> bool {
+    const OR_STRONGER: bool = true;
+    // SAFETY: it looks at the locks of the backend.
+    unsafe { pg_sys::CheckRelationOidLockedByMe(relation, lock.mode(), OR_STRONGER) }
+}
 
 /// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
 /// is held to the end of the transaction, or to ROLLBACK TO a savepoint before it; PREPARE TRANSACTION keeps it.

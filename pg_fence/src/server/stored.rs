@@ -4,6 +4,8 @@
 //! the transaction has locked for writing is read, so whoever calls such a function by hand reads nothing new.
 
 use crate::server::catalog;
+use crate::server::locks::{self, RelationLock};
+use crate::server::relation::OpenRelation;
 use crate::server::types::Value;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
@@ -13,7 +15,7 @@ pub(crate) type Place = pg_sys::ItemPointerData;
 
 /// A version of a row, pinned as long as this lives.
 pub(crate) struct Stored {
-    relation: pg_sys::Relation,
+    relation: OpenRelation,
     tuple: pg_sys::HeapTupleData,
     buffer: pg_sys::Buffer,
 }
@@ -21,30 +23,19 @@ pub(crate) struct Stored {
 impl Stored {
     /// The version at this place; none where the table is not a heap that this transaction writes, or nothing is there.
     pub(crate) fn at(table: Oid, place: Place) -> Option<Stored> {
-        const OR_STRONGER: bool = true;
         const KEEP_BUFFER: bool = false;
-        const WRITES: i32 = pg_sys::RowExclusiveLock as i32;
-        // SAFETY: the relation is locked, and its tuples are those of a heap. Their places are checked to have the form of
-        // one, as a block number that stands for none would add a block to the table. The buffer is released with the
-        // answer, and is not there where nothing is found.
+        if catalog::valid(table).is_none() || !is_place(&place) || !locks::is_locked(table, RelationLock::Writes) {
+            return None;
+        }
+        let relation = OpenRelation::open(table, RelationLock::None).filter(OpenRelation::is_heap)?;
+        let mut stored = Stored { relation, tuple: Default::default(), buffer: 0 };
+        stored.tuple.t_self = place;
+        // SAFETY: the relation is locked, and its tuples are those of a heap. The place was checked to have the form of one,
+        // as a block number that stands for none would add a block to the table. The buffer is released with the answer,
+        // and is not there where nothing is found.
         unsafe {
-            if catalog::valid(table).is_none()
-                || !is_place(&place)
-                || !pg_sys::CheckRelationOidLockedByMe(table, WRITES, OR_STRONGER)
-            {
-                return None;
-            }
-            let relation = pg_sys::try_relation_open(table, pg_sys::NoLock as i32);
-            if relation.is_null() {
-                return None;
-            }
-            let form = &*(*relation).rd_rel;
-            let mut stored = Stored { relation, tuple: Default::default(), buffer: 0 };
-            if form.relkind as u8 != pg_sys::RELKIND_RELATION || form.relam != pg_sys::HEAP_TABLE_AM_OID {
-                return None;
-            }
-            stored.tuple.t_self = place;
             let snapshot = &raw mut pg_sys::SnapshotAnyData;
+            let relation = stored.relation.as_ptr();
             pg_sys::heap_fetch(relation, snapshot, &mut stored.tuple, &mut stored.buffer, KEEP_BUFFER).then_some(stored)
         }
     }
@@ -59,16 +50,15 @@ impl Stored {
 
     /// The value of the column of this name; none where it is null or there is no such column.
     pub(crate) fn field(&self, column: &CStr) -> Option<Value> {
-        // SAFETY: the relation is open; the number is that of one of its columns.
+        let number = catalog::column_number(self.relation.oid(), column);
+        if number <= 0 {
+            return None;
+        }
+        let (mut tuple, mut is_null, columns) = (self.tuple, false, self.relation.descriptor());
+        // SAFETY: the number is that of a column of the open relation, and the datum is of the column's type.
         unsafe {
-            let number = pg_sys::get_attnum((*self.relation).rd_id, column.as_ptr());
-            if number <= 0 {
-                return None;
-            }
-            let (mut tuple, mut is_null) = (self.tuple, false);
-            let datum =
-                pg_sys::htup::heap_getattr(&mut tuple, i32::from(number), (*self.relation).rd_att, &mut is_null);
-            let type_oid = (*catalog::attribute((*self.relation).rd_att, i32::from(number) - 1)).atttypid;
+            let datum = pg_sys::htup::heap_getattr(&mut tuple, i32::from(number), columns, &mut is_null);
+            let type_oid = (*catalog::attribute(columns, i32::from(number) - 1)).atttypid;
             (!is_null).then(|| Value::new(datum, type_oid))
         }
     }
@@ -76,12 +66,9 @@ impl Stored {
 
 impl Drop for Stored {
     fn drop(&mut self) {
-        // SAFETY: both are still held.
-        unsafe {
-            if self.buffer != 0 {
-                pg_sys::ReleaseBuffer(self.buffer);
-            }
-            pg_sys::relation_close(self.relation, pg_sys::NoLock as i32);
+        if self.buffer != 0 {
+            // SAFETY: it is still held.
+            unsafe { pg_sys::ReleaseBuffer(self.buffer) };
         }
     }
 }
