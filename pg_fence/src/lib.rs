@@ -27,7 +27,7 @@ use crate::row::reset;
 use crate::row::update;
 use crate::server::call::Call;
 use crate::server::session;
-use crate::stats::counters;
+use crate::stats::memory;
 use crate::table::tables;
 
 pgrx::pg_module_magic!(name, version);
@@ -38,7 +38,7 @@ pub extern "C-unwind" fn _PG_init() {
     settings::define();
     tables::watch_changes();
     passes::watch_transactions();
-    counters::reserve();
+    memory::reserve();
 }
 
 /// A function as error texts name it.

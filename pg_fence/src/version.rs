@@ -5,7 +5,7 @@
 
 use crate::errors::Refused;
 use crate::server::session::MainThread;
-use crate::table::direct::Connection;
+use crate::server::spi::Connection;
 use pg_forms::text;
 use std::cell::Cell;
 use std::ffi::CString;

@@ -69,11 +69,11 @@ pub(crate) fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
 }
 
 fn written_row(call: &Call, given: &mut Arguments) -> WrittenRow {
-    WrittenRow { query: call.query(), table: given.oid().unwrap_or_default(), place: given.place() }
+    WrittenRow { query: call.query(), table: given.oid().unwrap_or_default(), tid: given.tid() }
 }
 
 /// Whether the deleted row goes on in another partition.
 fn is_moved(row: &WrittenRow) -> bool {
     catalog::is_partition(row.table)
-        && row.place.and_then(|place| Stored::at(row.table, place)).is_some_and(|version| version.has_moved())
+        && row.tid.and_then(|tid| Stored::at(row.table, tid)).is_some_and(|version| version.has_moved())
 }

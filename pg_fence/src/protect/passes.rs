@@ -15,7 +15,7 @@ use crate::server::callbacks::{self, SubtransactionEnd};
 use crate::server::catalog;
 use crate::server::operators;
 use crate::server::session::{self, MainThread};
-use crate::server::stored::{Place, Stored};
+use crate::server::stored::{Stored, Tid};
 use crate::server::types::Value;
 use crate::table::executor::{self, Query};
 use crate::table::relation::Table;
@@ -128,8 +128,8 @@ pub(crate) struct WrittenRow {
     pub(crate) query: Query,
     /// Its table: the partition.
     pub(crate) table: Oid,
-    /// Where it lies; none where the caller names no place.
-    pub(crate) place: Option<Place>,
+    /// None where the caller passes null.
+    pub(crate) tid: Option<Tid>,
 }
 
 /// Lets plain SQL of this transaction write rows that carry this fence. Errors: too many are in use.
@@ -162,11 +162,11 @@ impl OwnChange {
         let running = executor::running();
         let is_its_query = running == self.around || running == row.query;
         let is_its_table = || row.table == self.table || catalog::partition_ancestors(row.table).contains(&self.table);
-        is_its_query && is_its_table() && row.place.is_some_and(|place| self.is_row(row.table, place))
+        is_its_query && is_its_table() && row.tid.is_some_and(|tid| self.is_row(row.table, tid))
     }
 
-    fn is_row(&self, table: Oid, place: Place) -> bool {
-        let Some(row) = Stored::at(table, place) else { return false };
+    fn is_row(&self, table: Oid, tid: Tid) -> bool {
+        let Some(row) = Stored::at(table, tid) else { return false };
         self.key.iter().all(|part| {
             let stored = row.field(&part.column);
             stored.is_some_and(|stored| operators::are_equal(part.operator, stored, part.value, part.collation))

@@ -9,16 +9,9 @@ use crate::protect::members;
 use crate::protect::passes;
 use crate::server::call::{Call, Reply};
 use crate::server::catalog::{self, RelationName};
+use crate::server::trigger::{Command, EventRow, TriggerEvent};
 use crate::stats;
 use fence::resource::{NEVER_CLAIMED, PlainVerdict};
-use pgrx::pg_sys::{self, Oid};
-use std::ffi::CStr;
-
-/// The event that a trigger was fired for.
-pub(crate) struct TriggerEvent {
-    pub(crate) table: Oid,
-    data: *mut pg_sys::TriggerData,
-}
 
 /// What a write does to a row, by the fence before and after it.
 enum Written {
@@ -39,10 +32,11 @@ enum Written {
 
 /// `refuse()`, the trigger of protected tables: refuses.
 pub(crate) fn refuse(call: &Call) -> Result<Reply, Refused> {
-    let event = TriggerEvent::of(call)?;
-    let column = event.fence_column();
-    let refused = event.refusal(column);
-    stats::count_refused(event.table, &refused, event.stored(column));
+    let event = TriggerEvent::of(call).ok_or(Refused::NotATrigger)?;
+    let column = event.condition().and_then(|condition| condition::fence_column(condition, event.kind()));
+    let write = RefusedWrite { event, column };
+    let refused = write.refusal();
+    stats::count_refused(write.event.table(), &refused, write.stored());
     Err(refused)
 }
 
@@ -56,73 +50,51 @@ pub(crate) fn trigger_column(call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::from(condition::fence_column(&condition, kind)))
 }
 
-impl TriggerEvent {
-    /// The event that a function is called for as a trigger. Errors: it is not called as one.
-    pub(crate) fn of(call: &Call) -> Result<TriggerEvent, Refused> {
-        let data = call.trigger().ok_or(Refused::NotATrigger)?;
-        // SAFETY: the relation of a trigger is open.
-        Ok(TriggerEvent { table: unsafe { (*(*data).tg_relation).rd_id }, data })
-    }
-
+/// A write that the trigger refuses.
+struct RefusedWrite<'c> {
+    event: TriggerEvent<'c>,
     /// The fence column, by the condition of the trigger itself.
-    fn fence_column(&self) -> Option<i16> {
-        // SAFETY: a trigger that is fired has its description; the condition is null or a text.
-        unsafe {
-            let trigger = &*(*self.data).tg_trigger;
-            if trigger.tgqual.is_null() {
-                return None;
-            }
-            condition::fence_column(CStr::from_ptr(trigger.tgqual), trigger.tgtype)
-        }
-    }
+    column: Option<i16>,
+}
 
-    fn written(&self, column: Option<i16>) -> Written {
-        // SAFETY: a row trigger has the tuples of its event.
-        let (event, one, other) =
-            unsafe { ((*self.data).tg_event, (*self.data).tg_trigtuple, (*self.data).tg_newtuple) };
-        match (event & pg_sys::TRIGGER_EVENT_OPMASK, column) {
-            (pg_sys::TRIGGER_EVENT_TRUNCATE, _) => Written::Truncated,
-            (pg_sys::TRIGGER_EVENT_UPDATE, None) => Written::Unknown("UPDATE"),
-            (pg_sys::TRIGGER_EVENT_DELETE, None) => Written::Unknown("DELETE"),
-            (_, None) => Written::Unknown("INSERT"),
-            (pg_sys::TRIGGER_EVENT_UPDATE, Some(column)) => {
-                Written::Updated { old: self.fence(one, column), new: self.fence(other, column) }
-            }
-            (pg_sys::TRIGGER_EVENT_DELETE, Some(column)) => Written::Deleted { old: self.fence(one, column) },
-            (_, Some(column)) => Written::Inserted { new: self.fence(one, column) },
+impl RefusedWrite<'_> {
+    fn written(&self) -> Written {
+        let Some(column) = self.column else {
+            return match self.event.command() {
+                Command::Truncate => Written::Truncated,
+                Command::Update => Written::Unknown("UPDATE"),
+                Command::Delete => Written::Unknown("DELETE"),
+                Command::Insert => Written::Unknown("INSERT"),
+            };
+        };
+        let fence = |row| self.event.integer(row, column);
+        match self.event.command() {
+            Command::Truncate => Written::Truncated,
+            Command::Update => Written::Updated { old: fence(EventRow::Given), new: fence(EventRow::New) },
+            Command::Delete => Written::Deleted { old: fence(EventRow::Given) },
+            Command::Insert => Written::Inserted { new: fence(EventRow::Given) },
         }
     }
 
     /// The fence of the row before the write.
-    fn stored(&self, column: Option<i16>) -> Option<i64> {
-        match self.written(column) {
+    fn stored(&self) -> Option<i64> {
+        match self.written() {
             Written::Updated { old, .. } | Written::Deleted { old } => old,
             Written::Inserted { .. } | Written::Truncated | Written::Unknown(_) => None,
         }
     }
 
-    fn fence(&self, tuple: pg_sys::HeapTuple, column: i16) -> Option<i64> {
-        // SAFETY: the tuple is one of the trigger's table, which has this column: it is in the trigger's condition.
-        unsafe {
-            let descriptor = (*(*self.data).tg_relation).rd_att;
-            let mut is_null = false;
-            let datum = pg_sys::htup::heap_getattr(tuple, i32::from(column), descriptor, &mut is_null);
-            let is_short = (*catalog::attribute(descriptor, i32::from(column) - 1)).attlen == 4;
-            (!is_null).then_some(if is_short { i64::from(datum.value() as i32) } else { datum.value() as i64 })
-        }
-    }
-
-    fn refusal(&self, column: Option<i16>) -> Refused {
-        let table = self.name();
+    fn refusal(&self) -> Refused {
+        let table = self.event.table_name();
         let unfenced = |write| Refused::Unfenced { table: table.clone(), write };
-        match self.written(column) {
+        match self.written() {
             Written::Truncated => unfenced(UnfencedWrite::Truncate),
             Written::Unknown(command) => unfenced(UnfencedWrite::Altered(command)),
-            Written::Updated { old, new } => self.judged(old, table.clone(), column, "UPDATE").unwrap_or_else(|| {
+            Written::Updated { old, new } => self.judged(old, table.clone(), "UPDATE").unwrap_or_else(|| {
                 unfenced(if old == new { UnfencedWrite::NoFence("UPDATE") } else { UnfencedWrite::FenceChanged })
             }),
-            Written::Deleted { old } => self.judged(old, table.clone(), column, "DELETE").unwrap_or_else(|| {
-                let write = match members::open_to_moves(self.table) {
+            Written::Deleted { old } => self.judged(old, table.clone(), "DELETE").unwrap_or_else(|| {
+                let write = match members::open_to_moves(self.event.table()) {
                     Some(partition) => UnfencedWrite::MoveUnasked(catalog::relation_name(partition)),
                     None => UnfencedWrite::NoFence("DELETE"),
                 };
@@ -138,14 +110,8 @@ impl TriggerEvent {
     }
 
     /// The refusal of a row with this fence, unless a fence in use is the same.
-    fn judged(
-        &self,
-        stored: Option<i64>,
-        table: RelationName,
-        column: Option<i16>,
-        command: &'static str,
-    ) -> Option<Refused> {
-        let may_read = column.is_some_and(|column| members::may_disclose(self.table, column));
+    fn judged(&self, stored: Option<i64>, table: RelationName, command: &'static str) -> Option<Refused> {
+        let may_read = self.column.is_some_and(|column| members::may_disclose(self.event.table(), column));
         let told = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
         match passes::judge(stored) {
             PlainVerdict::Accepted => None,
@@ -153,11 +119,5 @@ impl TriggerEvent {
             PlainVerdict::Stale(fence) => Some(Refused::StaleRow { table, stored: told, fence }),
             PlainVerdict::Unclaimed(fence) => Some(Refused::UnclaimedRow { table, stored: told, fence }),
         }
-    }
-
-    fn name(&self) -> RelationName {
-        // SAFETY: an open relation has its row of the catalog.
-        let form = unsafe { &*(*(*self.data).tg_relation).rd_rel };
-        RelationName { schema: catalog::schema_name(form.relnamespace), name: catalog::name(&form.relname) }
     }
 }

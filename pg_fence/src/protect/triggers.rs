@@ -6,14 +6,14 @@
 
 use crate::errors::Refused;
 use crate::guard::guard_table;
-use crate::protect::condition::{KINDS, Kind};
+use crate::protect::condition::{ROW_TRIGGERS, RowTrigger};
 use crate::protect::members::{self, Member, MemberKind};
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
 use crate::server::locks::{self, RelationLock};
 use crate::server::rights;
+use crate::server::spi::Connection;
 use crate::server::types::Value;
-use crate::table::direct::Connection;
 use crate::table::distributed;
 use crate::table::relation::Table;
 use crate::table::tables;
@@ -45,7 +45,7 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     let triggers = Triggers { connection: &connection };
     for member in &members {
         triggers.drop_renamed(member)?;
-        for kind in KINDS.iter().filter(|kind| is_made_on(kind, member, oid)) {
+        for kind in ROW_TRIGGERS.iter().filter(|kind| is_made_on(kind, member, oid)) {
             triggers.make_for_rows(member, kind, &column.name)?;
         }
         triggers.make_on_truncate(member)?;
@@ -116,7 +116,7 @@ fn kept_column(table: &Table) -> Option<CString> {
 /// Whether a row trigger is made on a member. The server makes those of a parent for its partitions, also for later
 /// ones. But the one on INSERT is made on each partition: a parallel restore makes the triggers of a parent before it
 /// has loaded the rows of all partitions, and would be refused.
-fn is_made_on(kind: &Kind, member: &Member, target: Oid) -> bool {
+fn is_made_on(kind: &RowTrigger, member: &Member, target: Oid) -> bool {
     match member.kind {
         MemberKind::Inherits => true,
         MemberKind::Partition => member.oid == target || kind.command == c"INSERT",
@@ -130,7 +130,7 @@ struct Triggers<'a> {
 
 impl Triggers<'_> {
     /// AFTER triggers, because BEFORE triggers lock each row first, which costs a sixth of an UPDATE.
-    fn make_for_rows(&self, member: &Member, kind: &Kind, column: &CStr) -> Result<(), Refused> {
+    fn make_for_rows(&self, member: &Member, kind: &RowTrigger, column: &CStr) -> Result<(), Refused> {
         let condition = kind.sql(column);
         let when = text![" FOR EACH ROW WHEN (", condition, ")"];
         self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when)
@@ -138,7 +138,7 @@ impl Triggers<'_> {
 
     /// A trigger of ours under another name would stay beside the one that is made.
     fn drop_renamed(&self, member: &Member) -> Result<(), Refused> {
-        let names: Vec<CString> = KINDS.iter().map(trigger_name).chain([ON_TRUNCATE.to_owned()]).collect();
+        let names: Vec<CString> = ROW_TRIGGERS.iter().map(trigger_name).chain([ON_TRUNCATE.to_owned()]).collect();
         let made = members::made_triggers(member.oid).into_iter();
         made.filter(|made| !made.is_clone && !names.contains(&made.name))
             .try_for_each(|renamed| drop_trigger(self.connection, &renamed.name, member))
@@ -171,7 +171,7 @@ fn drop_trigger(connection: &Connection, name: &CStr, on: &Member) -> Result<(),
     connection.run_direct(text!["DROP TRIGGER ", Identifier(name), " ON ", on.qualified_name()], &[]).map(|_| ())
 }
 
-fn trigger_name(kind: &Kind) -> CString {
+fn trigger_name(kind: &RowTrigger) -> CString {
     c_string(text!["fence_protect_", &kind.command.to_bytes().to_ascii_lowercase()[..]])
 }
 

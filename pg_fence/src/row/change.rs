@@ -11,7 +11,7 @@ use crate::row::key::Key;
 use crate::row::patch::Patch;
 use crate::server::call::Rows;
 use crate::server::log;
-use crate::stats::counters::Counter;
+use crate::stats::memory::Counter;
 use crate::stats::{self, Subject};
 use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
@@ -113,10 +113,10 @@ impl Change<'_> {
 
     /// A row is handed over field by field, without a value of its type, where its fields are the table's columns and
     /// neither they nor the fence have to be checked first.
-    fn row_as(&self) -> RowAs {
+    fn row_as(&self) -> RowAs<'_> {
         let are_fields = self.table.has_all_columns && !self.table.can_change_writes;
         match self.rows {
-            Some(rows) if are_fields && !rows.are_checked() => RowAs::Stored(rows.store()),
+            Some(rows) if are_fields && !rows.are_checked() => RowAs::Stored(rows),
             _ => RowAs::Value,
         }
     }

@@ -24,6 +24,6 @@ pub(crate) fn fenced_claim_json(call: &Call) -> Result<Reply, Refused> {
     let table = tables::open(given.table)?;
     let claimed = Change { answer: Answer::Row, ..given.of(&table)?.change(Verb::Claim) }.make()?;
     let row = claimed.and_then(|outcome| outcome.row);
-    let json = row.map(|datum| types::row_to_jsonb(datum, table.row_type));
+    let json = row.map(types::row_to_jsonb);
     Ok(json.map_or(Reply::Nothing, Reply::Value))
 }

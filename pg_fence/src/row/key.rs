@@ -6,7 +6,7 @@
 use crate::errors::{KeyProblem, Refused};
 use crate::row::literal::{is_json, literal};
 use crate::row::number;
-use crate::server::json::{Document, Json, Kind};
+use crate::server::json::{Document, Json, JsonKind};
 use crate::server::operators::{self, Comparison};
 use crate::server::types::{self, Input, Value};
 use crate::table::fit::{Fit, Way};
@@ -74,14 +74,14 @@ impl Key {
     pub(crate) fn from_json(table: &Table, json: &Json) -> Result<Key, Refused> {
         let [only] = table.key.as_slice() else {
             return match json.kind() {
-                Kind::Object => Key::from_members(table, &json.members()),
+                JsonKind::Object => Key::from_members(table, &json.members()),
                 _ => Err(refused(table, KeyProblem::NotAnObject(json.words()))),
             };
         };
         let takes_any = is_json(table.key_column(only).base_type);
         match json.kind() {
-            Kind::Null => Err(refused(table, KeyProblem::Null(None))),
-            Kind::Object if !takes_any => Key::from_members(table, &json.members()),
+            JsonKind::Null => Err(refused(table, KeyProblem::Null(None))),
+            JsonKind::Object if !takes_any => Key::from_members(table, &json.members()),
             _ => Key::of(table, vec![from_json(table, only, json)?]),
         }
     }
@@ -258,7 +258,7 @@ fn plain_text(value: Value) -> CString {
 
 fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Fitted, Refused> {
     let column = table.key_column(key);
-    if matches!(json.kind(), Kind::Number) && number::is_number(number_type(key, column.base_type)) {
+    if matches!(json.kind(), JsonKind::Number) && number::is_number(number_type(key, column.base_type)) {
         let given = number::value_of(&String::from_utf8_lossy(&json.number_text()), pg_sys::NUMERICOID);
         return given.map_or_else(|| Err(refused(table, KeyProblem::Null(None))), |given| fitted(table, key, given));
     }

@@ -4,7 +4,7 @@
 //! not a backslash, not the difference between null and "NULL". Invariant: a JSON null is SQL null.
 
 use crate::errors::{PatchProblem, Refused};
-use crate::server::json::{Json, Kind};
+use crate::server::json::{Json, JsonKind};
 use crate::server::session;
 use crate::server::types;
 use pg_forms::quote_element;
@@ -22,17 +22,17 @@ const RANGES: u8 = b'R';
 pub(crate) fn literal(json: &Json, type_oid: Oid) -> Result<Option<Vec<u8>>, Refused> {
     if is_json(type_oid) {
         return Ok(match json.kind() {
-            Kind::Null => None,
+            JsonKind::Null => None,
             _ => Some(json.text()),
         });
     }
     match json.kind() {
-        Kind::Null => Ok(None),
-        Kind::Bool(true) => Ok(Some(b"true".to_vec())),
-        Kind::Bool(false) => Ok(Some(b"false".to_vec())),
-        Kind::Number => Ok(Some(json.number_text())),
-        Kind::String(bytes) => Ok(Some(bytes.to_vec())),
-        Kind::Array | Kind::Object => nested(json, type_oid).map(Some),
+        JsonKind::Null => Ok(None),
+        JsonKind::Bool(true) => Ok(Some(b"true".to_vec())),
+        JsonKind::Bool(false) => Ok(Some(b"false".to_vec())),
+        JsonKind::Number => Ok(Some(json.number_text())),
+        JsonKind::String(bytes) => Ok(Some(bytes.to_vec())),
+        JsonKind::Array | JsonKind::Object => nested(json, type_oid).map(Some),
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn is_json(type_oid: Oid) -> bool {
 
 fn nested(json: &Json, type_oid: Oid) -> Result<Vec<u8>, Refused> {
     session::check_stack_depth();
-    let is_array = matches!(json.kind(), Kind::Array);
+    let is_array = matches!(json.kind(), JsonKind::Array);
     if let Some(element_type) = types::element_type(type_oid)
         && is_array
     {
@@ -70,7 +70,7 @@ fn array(json: &Json, element_type: Oid, delimiter: u8) -> Result<Vec<u8>, Refus
         if n > 0 {
             text.push(delimiter);
         }
-        if matches!(element.kind(), Kind::Array) && !is_json(element_type) {
+        if matches!(element.kind(), JsonKind::Array) && !is_json(element_type) {
             text.extend(array(element, element_type, delimiter)?);
             continue;
         }

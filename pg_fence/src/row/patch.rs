@@ -5,7 +5,7 @@
 
 use crate::errors::{ColumnProblem, PatchProblem, Refused};
 use crate::row::literal::literal;
-use crate::server::json::{Document, Json, Kind};
+use crate::server::json::{Document, Json, JsonKind};
 use crate::table::relation::{Column, Table};
 use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum};
@@ -46,7 +46,7 @@ fn patchable<'t>(table: &'t Table, fence: &Column, name: &[u8]) -> Result<&'t Co
 }
 
 fn value(column: &Column, json: &Json) -> Result<Option<Datum>, Refused> {
-    if column.type_oid == pg_sys::JSONBOID && !matches!(json.kind(), Kind::Null) {
+    if column.type_oid == pg_sys::JSONBOID && !matches!(json.kind(), JsonKind::Null) {
         return Ok(Some(json.to_jsonb()));
     }
     if let Some(datum) = integer(column, json) {
@@ -59,7 +59,7 @@ fn value(column: &Column, json: &Json) -> Result<Option<Datum>, Refused> {
 /// A short integer for a column of integers, which is the most common value and needs no text in between.
 fn integer(column: &Column, json: &Json) -> Option<Datum> {
     let is_integer = matches!(column.type_oid, pg_sys::INT8OID | pg_sys::INT4OID | pg_sys::INT2OID);
-    if !is_integer || !matches!(json.kind(), Kind::Number) {
+    if !is_integer || !matches!(json.kind(), JsonKind::Number) {
         return None;
     }
     let number = json.short_integer()?;

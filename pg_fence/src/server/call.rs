@@ -57,8 +57,9 @@ impl Rows {
         self.domain.is_some()
     }
 
-    /// Adds a row, a value of the table's row type.
-    pub(crate) fn put(&self, row: Datum) {
+    /// Adds a row of the type that the query expects.
+    pub(crate) fn put(&self, row: Value) {
+        let row = row.datum();
         if let Some(domain) = self.domain {
             types::check_domain(row, domain);
         }
@@ -98,7 +99,7 @@ impl Call {
 
     /// What the server passes to a trigger function; none where the function is called as something else.
     pub(crate) fn trigger(&self) -> Option<*mut pg_sys::TriggerData> {
-        // SAFETY: a trigger is called with its data in this place, which a tag identifies.
+        // SAFETY: a trigger is called with its data as the context, which a tag identifies.
         unsafe {
             let context = (*self.0).context.as_ref()?;
             (context.type_ == pg_sys::NodeTag::T_TriggerData).then_some((&raw const *context).cast_mut().cast())
@@ -241,9 +242,9 @@ impl<'c> Arguments<'c> {
         self.datum().map(|datum| unsafe { CStr::from_ptr(pg_sys::text_to_cstring(datum.cast_mut_ptr())).to_owned() })
     }
 
-    /// The place of a version of a row, or `None` when it is null.
-    pub(crate) fn place(&mut self) -> Option<pg_sys::ItemPointerData> {
-        // SAFETY: the argument is declared tid: a pointer to such a place.
+    /// The tid of a version of a row, or `None` when it is null.
+    pub(crate) fn tid(&mut self) -> Option<pg_sys::ItemPointerData> {
+        // SAFETY: the argument is declared tid: a pointer to such a value.
         self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::ItemPointerData>() })
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct Json<'d> {
 }
 
 /// What a JSON value is.
-pub(crate) enum Kind<'d> {
+pub(crate) enum JsonKind<'d> {
     Null,
     Bool(bool),
     /// A number of any size and precision.
@@ -51,7 +51,7 @@ impl Document {
     /// The members of the object that the document is, or the words for what it is instead.
     pub(crate) fn members(&self) -> Result<Vec<(&[u8], Json<'_>)>, &'static str> {
         match self.root() {
-            Ok(root) if matches!(root.kind(), Kind::Object) => Ok(root.members()),
+            Ok(root) if matches!(root.kind(), JsonKind::Object) => Ok(root.members()),
             Ok(_) => Err("a JSON array"),
             Err(scalar) => Err(scalar),
         }
@@ -60,7 +60,7 @@ impl Document {
     /// The elements of the array that the document is.
     pub(crate) fn elements(&self) -> Option<Vec<Json<'_>>> {
         let root = self.root().ok()?;
-        matches!(root.kind(), Kind::Array).then(|| root.elements())
+        matches!(root.kind(), JsonKind::Array).then(|| root.elements())
     }
 
     /// The container at the root; the words for a scalar, as one is stored as an array of one.
@@ -83,17 +83,17 @@ impl Document {
 
 impl<'d> Json<'d> {
     /// What this value is.
-    pub(crate) fn kind(&self) -> Kind<'d> {
+    pub(crate) fn kind(&self) -> JsonKind<'d> {
         // SAFETY: the type of the value says which field of the union is set; strings and containers lie in the
         // document, which outlives this value.
         unsafe {
             match self.value.type_ {
-                jbvType::jbvNull => Kind::Null,
-                jbvType::jbvBool => Kind::Bool(self.value.val.boolean),
-                jbvType::jbvNumeric => Kind::Number,
-                jbvType::jbvString => Kind::String(self.string()),
-                _ if (*self.value.val.binary.data).header & pg_sys::JB_FOBJECT != 0 => Kind::Object,
-                _ => Kind::Array,
+                jbvType::jbvNull => JsonKind::Null,
+                jbvType::jbvBool => JsonKind::Bool(self.value.val.boolean),
+                jbvType::jbvNumeric => JsonKind::Number,
+                jbvType::jbvString => JsonKind::String(self.string()),
+                _ if (*self.value.val.binary.data).header & pg_sys::JB_FOBJECT != 0 => JsonKind::Object,
+                _ => JsonKind::Array,
             }
         }
     }
@@ -101,12 +101,12 @@ impl<'d> Json<'d> {
     /// The words for what it is, with the article.
     pub(crate) fn words(&self) -> &'static str {
         match self.kind() {
-            Kind::Null => "a JSON null",
-            Kind::Bool(_) => "a JSON boolean",
-            Kind::Number => "a JSON number",
-            Kind::String(_) => "a JSON string",
-            Kind::Array => "a JSON array",
-            Kind::Object => "a JSON object",
+            JsonKind::Null => "a JSON null",
+            JsonKind::Bool(_) => "a JSON boolean",
+            JsonKind::Number => "a JSON number",
+            JsonKind::String(_) => "a JSON string",
+            JsonKind::Array => "a JSON array",
+            JsonKind::Object => "a JSON object",
         }
     }
 

@@ -6,6 +6,7 @@
 //! as what its tag says.
 
 use crate::server::catalog;
+use crate::server::nodes::elements;
 use pgrx::pg_sys::{self, NodeTag};
 use std::ffi::CStr;
 
@@ -142,16 +143,5 @@ unsafe fn variables(plan: &pg_sys::Plan) -> Vec<*mut pg_sys::Var> {
             found.extend(within(plan.qual.cast()).map(|var| var.cast::<pg_sys::Var>()));
         }
         found
-    }
-}
-
-/// # Safety
-///
-/// The list is null or a valid list of nodes, and lives as long as it is read.
-unsafe fn elements(list: *mut pg_sys::List) -> impl Iterator<Item = *mut pg_sys::Node> {
-    // SAFETY: as the caller promises; a list has as many elements as it says.
-    unsafe {
-        let count = list.as_ref().map_or(0, |list| usize::try_from(list.length).unwrap_or(0));
-        (0..count).map(move |n| (*(*list).elements.add(n)).ptr_value.cast())
     }
 }

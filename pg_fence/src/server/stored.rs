@@ -1,6 +1,6 @@
-//! One stored version of a row, read from its place whatever a snapshot says of it.
+//! One stored version of a row, read by its tid whatever a snapshot says of it.
 //!
-//! For triggers, which are given the place of the version that a statement has just replaced. Invariant: only a table that
+//! For triggers, which are given the tid of the version that a statement has just replaced. Invariant: only a table that
 //! the transaction has locked for writing is read, so whoever calls such a function by hand reads nothing new.
 
 use crate::server::catalog;
@@ -10,8 +10,8 @@ use crate::server::types::Value;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
-/// The place of a version in its table.
-pub(crate) type Place = pg_sys::ItemPointerData;
+/// Where a version lies in its table.
+pub(crate) type Tid = pg_sys::ItemPointerData;
 
 /// A version of a row, pinned as long as this lives.
 pub(crate) struct Stored {
@@ -21,16 +21,16 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// The version at this place; none where the table is not a heap that this transaction writes, or nothing is there.
-    pub(crate) fn at(table: Oid, place: Place) -> Option<Stored> {
+    /// The version at this tid; none where the table is not a heap that this transaction writes, or nothing is there.
+    pub(crate) fn at(table: Oid, tid: Tid) -> Option<Stored> {
         const KEEP_BUFFER: bool = false;
-        if catalog::valid(table).is_none() || !is_place(&place) || !locks::is_locked(table, RelationLock::Writes) {
+        if catalog::valid(table).is_none() || !is_tid(&tid) || !locks::is_locked(table, RelationLock::Writes) {
             return None;
         }
         let relation = OpenRelation::open(table, RelationLock::None).filter(OpenRelation::is_heap)?;
         let mut stored = Stored { relation, tuple: Default::default(), buffer: 0 };
-        stored.tuple.t_self = place;
-        // SAFETY: the relation is locked, and its tuples are those of a heap. The place was checked to have the form of one,
+        stored.tuple.t_self = tid;
+        // SAFETY: the relation is locked, and its tuples are those of a heap. The tid was checked to have the form of one,
         // as a block number that stands for none would add a block to the table. The buffer is released with the answer,
         // and is not there where nothing is found.
         unsafe {
@@ -73,10 +73,10 @@ impl Drop for Stored {
     }
 }
 
-fn block(place: &Place) -> u32 {
-    u32::from(place.ip_blkid.bi_hi) << 16 | u32::from(place.ip_blkid.bi_lo)
+fn block(tid: &Tid) -> u32 {
+    u32::from(tid.ip_blkid.bi_hi) << 16 | u32::from(tid.ip_blkid.bi_lo)
 }
 
-fn is_place(place: &Place) -> bool {
-    place.ip_posid != 0 && block(place) != pg_sys::InvalidBlockNumber
+fn is_tid(tid: &Tid) -> bool {
+    tid.ip_posid != 0 && block(tid) != pg_sys::InvalidBlockNumber
 }

@@ -296,13 +296,13 @@ pub(crate) fn with_row_type<T>(row_type: Oid, act: impl FnOnce(pg_sys::TupleDesc
     }
 }
 
-/// A row, a value of this row type, as jsonb: as `to_jsonb()` makes it.
-pub(crate) fn row_to_jsonb(row: Datum, row_type: Oid) -> Datum {
+/// A row as jsonb, as `to_jsonb()` makes it.
+pub(crate) fn row_to_jsonb(row: Value) -> Datum {
     const ARGUMENTS: usize = 1;
     // SAFETY: the function finds the type of its argument in the expression that calls it, which is made here; the call
     // has room for one argument. All of it lives as long as the memory context of the call.
     unsafe {
-        let typed = pg_sys::makeNullConst(row_type, -1, pg_sys::InvalidOid);
+        let typed = pg_sys::makeNullConst(row.type_oid, -1, pg_sys::InvalidOid);
         let arguments = pg_sys::lappend(std::ptr::null_mut(), typed.cast());
         let function = Oid::from(pg_sys::F_TO_JSONB);
         let expression = pg_sys::makeFuncExpr(
@@ -320,7 +320,7 @@ pub(crate) fn row_to_jsonb(row: Datum, row_type: Oid) -> Datum {
         let call = pg_sys::palloc0(size).cast::<pg_sys::FunctionCallInfoBaseData>();
         (*call).flinfo = &mut info;
         (*call).nargs = ARGUMENTS as i16;
-        *(*call).args.as_mut_ptr() = pg_sys::NullableDatum { value: row, isnull: false };
+        *(*call).args.as_mut_ptr() = pg_sys::NullableDatum { value: row.datum, isnull: false };
         pg_sys::ffi::pg_guard_ffi_boundary(|| info.fn_addr.map_or(Datum::null(), |run| run(call)))
     }
 }

@@ -4,6 +4,7 @@
 //! fails because it cannot be counted. It waits for others that count in the same block for as long as they add a number.
 
 pub(crate) mod counters;
+pub(crate) mod memory;
 
 use crate::errors::Refused;
 use crate::server::call::{Call, Reply};
@@ -13,7 +14,8 @@ use crate::server::session;
 use crate::server::text;
 use crate::server::types;
 use crate::settings;
-use crate::stats::counters::{Counted, Counter, Key, Kind, Named, Stale};
+use crate::stats::counters::{Counted, Named, Stale, SubjectKey, SubjectKind};
+use crate::stats::memory::{CAN_ATTACH, COUNTERS, Counter, MAX_NAME_BYTES};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::NEVER_CLAIMED;
@@ -47,12 +49,12 @@ impl Subject<'_> {
         let database = session::database();
         match self {
             Subject::Table(oid) => {
-                let key = Key { database, object: u64::from(oid.to_u32()) };
-                counters::count(Kind::Table, key, counter, stale, &self);
+                let key = SubjectKey { database, object: u64::from(oid.to_u32()) };
+                counters::count(SubjectKind::Table, key, counter, stale, &self);
             }
             Subject::Guard(resource) => {
-                let key = Key { database, object: text::hash(resource.to_bytes()) };
-                counters::count(Kind::Guard, key, counter, stale, &self);
+                let key = SubjectKey { database, object: text::hash(resource.to_bytes()) };
+                counters::count(SubjectKind::Guard, key, counter, stale, &self);
             }
         }
     }
@@ -63,11 +65,11 @@ impl Named for Subject<'_> {
     fn name(&self) -> Option<Vec<u8>> {
         match *self {
             Subject::Table(oid) => (!catalog::is_temporary(oid)).then(Vec::new),
-            Subject::Guard(resource) => Some(text::cut(resource, counters::MAX_NAME_BYTES)),
+            Subject::Guard(resource) => Some(text::cut(resource, MAX_NAME_BYTES)),
         }
     }
 
-    fn is_gone(&self, key: Key) -> bool {
+    fn is_gone(&self, key: SubjectKey) -> bool {
         if key.database != session::database() {
             return !catalog::database_exists(key.database);
         }
@@ -89,7 +91,7 @@ pub(crate) fn counters_of(verb: Verb) -> (Counter, Counter) {
 pub(crate) fn stat(call: &Call) -> Result<Reply, Refused> {
     let rows = call.rows(None);
     if !counters::are_there() {
-        if counters::CAN_ATTACH {
+        if CAN_ATTACH {
             log::notice(
                 text!["pg_fence counts nothing for now: the server has no shared memory for it"],
                 text!["Make room for dynamic shared memory, or add pg_fence to shared_preload_libraries."],
@@ -105,7 +107,7 @@ pub(crate) fn stat(call: &Call) -> Result<Reply, Refused> {
         rows.put_fields(&[None; COLUMNS]);
         return Ok(Reply::Handed);
     }
-    for (kind, others) in [(Kind::Table, c"other tables"), (Kind::Guard, c"other guards")] {
+    for (kind, others) in [(SubjectKind::Table, c"other tables"), (SubjectKind::Guard, c"other guards")] {
         for counted in counters::read(kind, session::database()) {
             let is_empty = counted.counts.iter().all(|&count| count == 0);
             if counted.key.is_some() || !is_empty {
@@ -122,15 +124,15 @@ pub(crate) fn pg_stat_fence_reset(_call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::Void)
 }
 
-/// Kind, identity, name, the counters, and three of the newest stale call.
-const COLUMNS: usize = 3 + counters::COUNTERS + 3;
+/// SubjectKind, identity, name, the counters, and three of the newest stale call.
+const COLUMNS: usize = 3 + COUNTERS + 3;
 
-fn fields(kind: Kind, others: &CStr, counted: &Counted) -> [Option<Datum>; COLUMNS] {
+fn fields(kind: SubjectKind, others: &CStr, counted: &Counted) -> [Option<Datum>; COLUMNS] {
     let mut fields = [None; COLUMNS];
     let (name_of_kind, name) = match (counted.key, kind) {
         (None, _) => (others, None),
-        (Some(_), Kind::Table) => (c"table", None),
-        (Some(_), Kind::Guard) => (c"guard", Some(types::text_datum(&counted.name))),
+        (Some(_), SubjectKind::Table) => (c"table", None),
+        (Some(_), SubjectKind::Guard) => (c"guard", Some(types::text_datum(&counted.name))),
     };
     let id = counted.key.map(|key| Datum::from(key.object as i64));
     fields[..3].copy_from_slice(&[Some(types::text_datum(name_of_kind.to_bytes())), id, name]);
@@ -139,7 +141,7 @@ fn fields(kind: Kind, others: &CStr, counted: &Counted) -> [Option<Datum>; COLUM
     }
     if let Some(stale) = counted.stale {
         let newest = [stale.at, stale.fence, stale.stored].map(|number| Some(Datum::from(number)));
-        fields[3 + counters::COUNTERS..].copy_from_slice(&newest);
+        fields[3 + COUNTERS..].copy_from_slice(&newest);
     }
     fields
 }

@@ -5,7 +5,7 @@
 
 use crate::errors::Refused;
 use crate::server::catalog;
-use crate::table::direct::Connection;
+use crate::server::spi::Connection;
 use crate::table::relation::Table;
 use pg_forms::text;
 use pgrx::pg_sys;

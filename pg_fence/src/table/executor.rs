@@ -5,13 +5,15 @@
 //! plan of more or less than one statement, which a rule can make, is not run; every call into the server is under one
 //! guard, so nothing in there may have a destructor.
 
+use crate::errors::Refused;
 use crate::server::callbacks;
 use crate::server::catalog;
 use crate::server::raw;
 use crate::server::session::MainThread;
+use crate::server::spi::Connection;
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
 use std::cell::Cell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 
 /// What a plan is run with.
 pub(crate) struct Parameters<'a> {
@@ -21,7 +23,7 @@ pub(crate) struct Parameters<'a> {
     pub(crate) values: &'a [Option<Datum>],
 }
 
-/// The fields of the one row of an answer that are read, by their place, from 0.
+/// The fields of the one row of an answer that are read, by their index, from 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     /// A bigint.
@@ -36,7 +38,7 @@ pub(crate) enum WantedRow {
     None,
     /// All fields are added here, as they are.
     Stored(*mut pg_sys::Tuplestorestate),
-    /// The fields from this place on become a value of a row type.
+    /// The fields from this index on become a value of a row type.
     Formed {
         first: usize,
         /// The columns of the row type; the fields are those that were not dropped, in order.
@@ -93,9 +95,59 @@ pub(crate) unsafe fn run(
 ) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
     let _before = Before(RUNNING.get());
-    let planning = Planning::default();
+    let planning = ByIndex::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
     unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted, &planning)) }
+}
+
+/// Runs what a rule has made of a statement: none, several, or a command.
+///
+/// # Safety
+///
+/// As for [`run`]; the plan is kept, and has no more parameters than there are values.
+pub(crate) unsafe fn run_rewritten(
+    plan: pg_sys::SPIPlanPtr,
+    values: &[Option<Datum>],
+    wanted: Wanted,
+) -> Result<Answered, Refused> {
+    const READ_WRITE: bool = false;
+    const NO_LIMIT: c_long = 0;
+    const VARLENA: c_int = -1;
+    const IS_VALUE: c_char = b' ' as c_char;
+    const IS_NULL: c_char = b'n' as c_char;
+    let mut datums: Vec<Datum> = values.iter().map(|value| value.unwrap_or(Datum::null())).collect();
+    let nulls: Vec<c_char> = values.iter().map(|value| if value.is_some() { IS_VALUE } else { IS_NULL }).collect();
+    let connection = Connection::open()?;
+    // SAFETY: as the caller promises. The first row is read only if there is one, and has the fields that the statement answers, as the server checks when a rule is
+    // made; a row value is copied to the memory context that outlives the connection.
+    let answered = unsafe {
+        let code = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), READ_WRITE, NO_LIMIT);
+        if code < 0 {
+            return Err(Refused::Server { function: "SPI_execute_plan", code });
+        }
+        let (rows, table) = (pg_sys::SPI_processed, pg_sys::SPI_tuptable);
+        let field = |index: usize| {
+            let mut is_null = false;
+            let datum = pg_sys::SPI_getbinval(*(*table).vals, (*table).tupdesc, index as c_int + 1, &mut is_null);
+            (!is_null).then_some(datum)
+        };
+        let has_row = rows > 0 && !table.is_null();
+        let number = wanted.number.filter(|_| has_row).and_then(field).map(|datum| datum.value() as i64);
+        let row = match wanted.row {
+            WantedRow::Formed { first, descriptor } if has_row => {
+                let count = usize::try_from((*(*table).tupdesc).natts).unwrap_or(0);
+                let fields: Vec<Option<Datum>> = (first..count).map(field).collect();
+                let values: Vec<Datum> = fields.iter().map(|value| value.unwrap_or(Datum::null())).collect();
+                let nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
+                let formed = form(descriptor, values.as_ptr(), nulls.as_ptr());
+                Some(pg_sys::SPI_datumTransfer(formed, false, VARLENA))
+            }
+            _ => None,
+        };
+        Answered { rows, number, row }
+    };
+    connection.close()?;
+    Ok(answered)
 }
 
 unsafe fn run_unguarded(
@@ -103,7 +155,7 @@ unsafe fn run_unguarded(
     types: &[Oid],
     values: &[Option<Datum>],
     wanted: Wanted,
-    planning: &Planning,
+    planning: &ByIndex,
 ) -> Option<Answered> {
     let no_environment = std::ptr::null_mut();
     // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends this.
@@ -141,23 +193,23 @@ unsafe fn run_unguarded(
 /// Lets the planner choose an index where there is one. A plan is kept, and what it was made for grows: a scan of a table
 /// with one row, or of one that a row-security policy looks into, would be kept for a million. Ends with an error too.
 #[derive(Default)]
-struct Planning {
+struct ByIndex {
     before: Cell<Option<[bool; 3]>>,
 }
 
-impl Planning {
+impl ByIndex {
     fn begin(&self) {
         const BY_INDEX: [bool; 3] = [false, false, true];
         // SAFETY: a backend has one thread.
         unsafe {
             self.before.set(Some([pg_sys::enable_seqscan, pg_sys::enable_bitmapscan, pg_sys::enable_indexscan]));
         }
-        Planning::set(BY_INDEX);
+        ByIndex::set(BY_INDEX);
     }
 
     fn end(&self) {
         if let Some(before) = self.before.take() {
-            Planning::set(before);
+            ByIndex::set(before);
         }
     }
 
@@ -171,7 +223,7 @@ impl Planning {
     }
 }
 
-impl Drop for Planning {
+impl Drop for ByIndex {
     fn drop(&mut self) {
         self.end();
     }
@@ -288,10 +340,10 @@ unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver:
         if !std::mem::replace(&mut receiver.is_first, false) {
             return GO_ON;
         }
-        if let Some(place) = receiver.wanted.number {
-            load(slot, place as c_int + 1);
-            let is_null = *(*slot).tts_isnull.add(place);
-            receiver.answered.number = (!is_null).then(|| (*(*slot).tts_values.add(place)).value() as i64);
+        if let Some(index) = receiver.wanted.number {
+            load(slot, index as c_int + 1);
+            let is_null = *(*slot).tts_isnull.add(index);
+            receiver.answered.number = (!is_null).then(|| (*(*slot).tts_values.add(index)).value() as i64);
         }
         match receiver.wanted.row {
             WantedRow::None => {}
@@ -324,7 +376,7 @@ unsafe fn load(slot: *mut pg_sys::TupleTableSlot, count: c_int) {
 /// # Safety
 ///
 /// There are as many values and marks of null as there are such columns, each of the column's type.
-pub(crate) unsafe fn form(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
+unsafe fn form(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
     // SAFETY: as the caller promises; the closure holds nothing to drop.
     unsafe { pg_guard_ffi_boundary(|| form_unguarded(descriptor, values, nulls)) }
 }

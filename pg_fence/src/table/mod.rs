@@ -1,6 +1,5 @@
 //! A table as the catalogs describe it, and the prepared statements that run against it.
 
-pub(crate) mod direct;
 pub(crate) mod distributed;
 pub(crate) mod executor;
 pub(crate) mod facts;

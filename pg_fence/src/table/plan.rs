@@ -1,11 +1,10 @@
-//! A prepared statement of a table, and its memory.
+//! A prepared statement of a table, what sets it apart from others, and its memory.
 //!
-//! Not how it is made and run (`plans`). Invariant: a plan is freed at the start of a call, never while a callback or an
-//! error is under way.
+//! Not how it is made and run (`plans`).
 
-use crate::server::session::MainThread;
+use crate::server::spi::Prepared;
 use crate::table::verb::{Answer, Verb};
-use pgrx::pg_sys::{self, Oid};
+use pgrx::pg_sys::Oid;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -18,10 +17,7 @@ pub(crate) struct Plans(pub(crate) RefCell<Vec<Rc<Plan>>>);
 
 /// A prepared statement.
 pub(crate) struct Plan {
-    /// The server's plan, which lives as long as this.
-    pub(crate) kept: pg_sys::SPIPlanPtr,
-    /// The source of its one statement, which lives as long as the plan.
-    pub(crate) source: *mut pg_sys::CachedPlanSource,
+    pub(crate) prepared: Prepared,
     /// The types of its parameters: the key's come first.
     pub(crate) types: Vec<Oid>,
     /// What sets its statement apart from others on the table, with those types and the columns of the patch.
@@ -36,17 +32,6 @@ pub(crate) struct Plan {
 
 /// What a kept plan takes beside its source: the server's entry for it and ours.
 const KEPT_BYTES: usize = 2_048;
-
-static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
-
-/// Frees the plans that were dropped since the last call.
-pub(crate) fn free_dropped() {
-    loop {
-        let Some(plan) = DROPPED.borrow_mut().pop() else { return };
-        // SAFETY: the plan was prepared and kept, and nobody holds it any more.
-        unsafe { pg_sys::SPI_freeplan(plan) };
-    }
-}
 
 impl Plans {
     /// The memory that they take.
@@ -68,26 +53,15 @@ impl Plans {
     }
 }
 
-impl Drop for Plan {
-    fn drop(&mut self) {
-        DROPPED.borrow_mut().push(self.kept);
-    }
-}
-
 impl Plan {
     /// How much more memory it takes than when this was asked last.
     pub(crate) fn grown_by(&self) -> isize {
-        // SAFETY: the source is kept as long as this plan, and so is what the server has planned for it last, if that is
-        // there; both have memory contexts of their own.
-        let bytes = unsafe {
-            let source = &*self.source;
-            if source.generation == self.generation.get() && self.bytes.get() != 0 {
-                return 0;
-            }
-            self.generation.set(source.generation);
-            let planned = source.gplan.as_ref().map_or(0, |plan| pg_sys::MemoryContextMemAllocated(plan.context, true));
-            KEPT_BYTES + pg_sys::MemoryContextMemAllocated(source.context, true) + planned
-        };
+        let generation = self.prepared.generation();
+        if generation == self.generation.get() && self.bytes.get() != 0 {
+            return 0;
+        }
+        self.generation.set(generation);
+        let bytes = KEPT_BYTES + self.prepared.bytes();
         let before = self.bytes.replace(bytes);
         bytes as isize - before as isize
     }

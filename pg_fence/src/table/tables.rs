@@ -9,10 +9,11 @@ use crate::server::catalog;
 use crate::server::locks::{self, RelationLock};
 use crate::server::rights;
 use crate::server::session::{self, MainThread};
+use crate::server::spi;
 use crate::server::types;
 use crate::settings;
 use crate::table::facts;
-use crate::table::plan::{self, Plan};
+use crate::table::plan::Plan;
 use crate::table::relation::{COLUMNS, CatalogEntry, OPERATORS, SCHEMAS, TYPES, Table};
 use pgrx::pg_sys::Oid;
 use std::cell::{Cell, RefCell};
@@ -76,7 +77,7 @@ pub(crate) fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
 /// table, or has no primary key that picks one row. Raises the server's error, before it waits for the lock and again
 /// afterwards, where the caller may change no row of it.
 pub(crate) fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
-    plan::free_dropped();
+    spi::free_dropped();
     let role = rights::current_user();
     if !TABLES.current(oid).is_some_and(|table| table.writer.get() == role) && !rights::require_some_writing(oid) {
         return Err(Refused::NoRelation(oid));
