@@ -1,19 +1,22 @@
 /* The SQL of pg_fence 0.1.0: CREATE EXTENSION pg_fence runs it.
  *
- * What users call, and the two views, are created in the extension's own schema. What they do not call (the table of the
- * guards, the functions of triggers and views) is in the schema fence_internals. A dump carries the triggers of protected
- * tables and the rows of the guards, so the signatures and the columns there stay as they are for ever.
+ * Schemas: what users call, and the two views, are created in the extension's own schema. The table of the guards and
+ * the functions of triggers and views are in fence_internals. A dump carries the triggers of protected tables and the rows
+ * of the guards, so the signatures and columns in fence_internals never change.
  *
- * Every function runs with the rights of its caller (the functions of guards write the table of the guards, which nobody
- * else may, with the rights of its owner), takes NULL to explain it, and writes, so it is volatile and not for parallel
- * workers. What each does is in the README. The key comes as any type, or as text so that an untyped parameter finds a
- * function too; it is read as the type of the primary key. The functions of rows are there with and without the name of
- * the fence column: a default would be read from its text in the catalog several times for each statement that is not
- * prepared, which made a seventh of the whole cost.
+ * Rights: every function runs with the rights of its caller, except those of guards: they write the table of the guards,
+ * which nobody else may write, with the rights of its owner.
  *
- * Operators and functions are named with their schema: the server picks the best match of all schemas in the search
- * path, so that a planted one with exactly the types of the arguments would win. Types and collations are looked up in
- * pg_catalog first.
+ * Attributes: functions are CALLED ON NULL INPUT so that an error can name the null argument, and VOLATILE and PARALLEL
+ * UNSAFE because they write.
+ *
+ * Overloads: a key is "any", or text so that an untyped parameter finds a function too; it is read as the type of the
+ * primary key. Each of the 14 signatures on rows is written twice, with and without fence_column. One signature with a
+ * default would be shorter, but the server parses the text of a default again for each call that is not prepared, which
+ * was a seventh of the cost of a claim. A test compares the two of each pair.
+ *
+ * Names: operators and functions are qualified. The server picks the best match of all schemas in the search path, so a
+ * planted one with exactly the types of the arguments would win. Types and collations are looked up in pg_catalog first.
  */
 
 \echo Use "CREATE EXTENSION pg_fence" to load this file. \quit

@@ -223,3 +223,17 @@ def test_the_owner_of_a_database_may_create_the_extension(pg):
         finally:
             admin.execute("DROP DATABASE plain WITH (FORCE)")
             admin.execute("DROP ROLE plain")
+
+
+def test_a_signature_with_and_without_fence_column_is_the_same_function(db):
+    facts = "prosrc, prorettype, proretset, provolatile, proparallel, proisstrict, prosecdef, prorows, procost, pronargdefaults"
+    found = db.execute(
+        f"SELECT proname, proargtypes::oid[]::regtype[]::text[], proargnames, ARRAY[{facts.replace(', ', '::text, ')}::text],"
+        " obj_description(oid, 'pg_proc') FROM pg_proc WHERE prosrc LIKE 'pg\\_fence\\_%' AND pronargdefaults = 0"
+    ).fetchall()
+    functions = {(name, *types): (names, facts, comment) for name, types, names, facts, comment in found}
+    longer = [signature for signature, (names, *_) in functions.items() if names and names[-1] == "fence_column"]
+    assert len(longer) == 14
+    for signature in longer:
+        names, *others = functions[signature]
+        assert functions[signature[:-1]] == (names[:-1], *others), signature
