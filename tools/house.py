@@ -12,7 +12,8 @@ from pathlib import Path
 HIDDEN = re.compile(
     r"""//[^\n]* | /\*.*?\*/ | b?r(\#*)".*?"\1 | [bc]?"(?:\\.|[^"\\])*" | b?'(?:\\[^\n]*?|[^'\\\n])'""", re.S | re.X
 )
-TOKEN = re.compile(r"\b(?:pub(?:\([^)]*\))?\s+)?(?:(use)\s+([^;]+);|mod\s+(\w+)\s*([{;]))|([{}])|(?<![\w:.])\w+(?:::\w+)+")
+VISIBILITY = re.compile(r"\bpub\([^)]*\)")
+TOKEN = re.compile(r"\b(?:(use)\s+([^;]+);|mod\s+(\w+)\s*([{;]))|([{}])|(?<![\w:.])\w+(?:::\w+)+")
 
 
 def circles(crate):
@@ -44,7 +45,7 @@ def shortest(imports, start):
 
 def imported(crate, file):
     """The other files of the crate whose names `file` uses."""
-    text = HIDDEN.sub("''", file.read_text())
+    text = VISIBILITY.sub("pub", HIDDEN.sub("''", file.read_text()))
     own = module_of(crate, file)
     tokens = list(TOKEN.finditer(text))
     modules = {token[3]: [*own, token[3]] for token in tokens if token[3] and token[4] == ";"}

@@ -11,6 +11,7 @@ use fence::lock::follow::Follower;
 use fence::lock::lease::Lease;
 
 use crate::ffi::main_thread::MainThread;
+use crate::ffi::system::{CLOCK_BOOTTIME, CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME, clock_us};
 
 static CLOCK: MainThread<LazyCell<Clock>> = MainThread::new(LazyCell::new(Clock::new));
 
@@ -41,12 +42,12 @@ struct Clock {
 
 impl Clock {
     fn new() -> Clock {
-        let or_monotonic = |clock| if system_us(clock) == 0 { CLOCK_MONOTONIC } else { clock };
+        let or_monotonic = |clock| if clock_us(clock) == 0 { CLOCK_MONOTONIC } else { clock };
         let steady_clock = or_monotonic(CLOCK_BOOTTIME);
-        let origin_us = system_us(CLOCK_REALTIME);
+        let origin_us = clock_us(CLOCK_REALTIME);
         Clock {
             origin_us,
-            offset_us: Cell::new(origin_us.saturating_sub(system_us(steady_clock))),
+            offset_us: Cell::new(origin_us.saturating_sub(clock_us(steady_clock))),
             ahead_us: Cell::new(0),
             stepped_us: Cell::new(0),
             steady_clock,
@@ -64,7 +65,7 @@ impl Clock {
 /// that a moment before the start of the process has a number too. On a primary it never steps. A replica moves its own
 /// when it knows better how late its primary's stream is.
 pub(crate) fn steady_us() -> u64 {
-    CLOCK.offset_us.get().wrapping_add(system_us(CLOCK.steady_clock))
+    CLOCK.offset_us.get().wrapping_add(clock_us(CLOCK.steady_clock))
 }
 
 /// What the clock of leases read when it began.
@@ -75,7 +76,7 @@ pub(crate) fn origin_us() -> u64 {
 /// The clock of leases as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead. After the
 /// machine has slept it is behind by that time until the next run of the server's cron.
 pub(crate) fn rough_us() -> u64 {
-    CLOCK.offset_us.get().wrapping_add(system_us(CLOCK.rough_clock) + CLOCK.slept_us.get())
+    CLOCK.offset_us.get().wrapping_add(clock_us(CLOCK.rough_clock) + CLOCK.slept_us.get())
 }
 
 /// Both clocks by one reading. A step of the wall clock is in it after the next run of the server's cron.
@@ -86,7 +87,7 @@ pub(crate) fn clocks() -> Clocks {
 
 /// Both clocks by two readings, for what is written to a file or read from one: no cron runs meanwhile.
 pub(crate) fn exact_clocks() -> Clocks {
-    Clocks { steady_us: steady_us(), wall_us: system_us(CLOCK_REALTIME) }
+    Clocks { steady_us: steady_us(), wall_us: clock_us(CLOCK_REALTIME) }
 }
 
 /// Called by the server's cron: follows a step of the wall clock, and a sleep of the machine. Without them all clocks run
@@ -94,7 +95,7 @@ pub(crate) fn exact_clocks() -> Clocks {
 pub(crate) fn follow_system() {
     CLOCK.slept_us.set(slept_us(CLOCK.steady_clock));
     let before_us = steady_us();
-    let wall_us = system_us(CLOCK_REALTIME);
+    let wall_us = clock_us(CLOCK_REALTIME);
     let after_us = steady_us();
     let [most_us, least_us] = [before_us, after_us].map(|steady_us| wall_us as i64 - steady_us as i64);
     CLOCK.stepped_us.set(CLOCK.stepped_us.get().clamp(least_us, most_us));
@@ -172,35 +173,8 @@ fn lease_by_issuer(record: &Record, route: Route, is_primary: bool) -> Lease {
     }
 }
 
-const CLOCK_REALTIME: c_int = 0;
-const CLOCK_MONOTONIC: c_int = 1;
-const CLOCK_MONOTONIC_COARSE: c_int = 6;
-/// Goes on while the machine sleeps, as the leases of its clients do. It costs the same and has no coarse form.
-const CLOCK_BOOTTIME: c_int = 7;
-
 /// How far the clock of leases is ahead of the one that stands still while the machine sleeps; rather less than more.
 fn slept_us(steady_clock: c_int) -> u64 {
-    let steady_us = system_us(steady_clock);
-    steady_us.saturating_sub(system_us(CLOCK_MONOTONIC))
-}
-
-#[repr(C)]
-struct Timespec {
-    seconds: i64,
-    nanos: i64,
-}
-
-const _: () = assert!(size_of::<usize>() == 8 && size_of::<Timespec>() == 16);
-
-unsafe extern "C" {
-    fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
-}
-
-/// A clock of the system in microseconds; 0 before its epoch, and where there is no such clock. The library's types cost as
-/// much again as the clock.
-fn system_us(clock: c_int) -> u64 {
-    let mut time = Timespec { seconds: 0, nanos: 0 };
-    // SAFETY: on the 64-bit systems that the servers run on a timespec is two integers of 64 bits.
-    unsafe { clock_gettime(clock, &mut time) };
-    time.seconds.max(0) as u64 * 1_000_000 + time.nanos as u64 / 1_000
+    let steady_us = clock_us(steady_clock);
+    steady_us.saturating_sub(clock_us(CLOCK_MONOTONIC))
 }

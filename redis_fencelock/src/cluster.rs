@@ -4,14 +4,13 @@
 //! Invariant: outside a command nothing is written to a key without having asked.
 
 use std::cell::{LazyCell, RefCell};
-use std::ffi::{CStr, c_int};
+use std::ffi::CStr;
 
 use fence::cluster::{Refusals, Served};
-use redis_module::raw;
 
 use crate::counters::{self, Count};
 use crate::ffi::main_thread::MainThread;
-use crate::ffi::{Ctx, INTERNAL_ERROR, Str, callback};
+use crate::ffi::{Called, Ctx, Str, command_callback};
 use crate::{clock, server};
 
 /// What was refused lately.
@@ -21,15 +20,11 @@ static REFUSALS: MainThread<LazyCell<RefCell<Refusals>>> = MainThread::new(LazyC
 /// flag `internal`: servers refuse such commands in a call of a module. A client that sends it does no harm.
 pub(crate) const PROBE: &CStr = c"FENCELOCK._PROBE";
 
-callback! {
+command_callback!(
     /// `FENCELOCK._PROBE key`
-    pub(crate) fn on_probe(
-        ctx: *mut raw::RedisModuleCtx,
-        _argv: *mut *mut raw::RedisModuleString,
-        _argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
-    { Ctx(ctx).reply_ok() }
-}
+    on_probe,
+    |ctx, _strings| ctx.reply_ok()
+);
 
 /// What the server says of a key now.
 pub(crate) fn served(ctx: Ctx, name: Str) -> Served {
@@ -48,7 +43,11 @@ pub(crate) fn is_elsewhere(ctx: Ctx, name: Str) -> bool {
 
 fn ask(ctx: Ctx, name: Str) -> Served {
     counters::count(Count::SlotProbes);
-    ctx.probe(PROBE, name)
+    match ctx.call(PROBE, name) {
+        Called::Done => Served::Here,
+        Called::NotPermitted => Served::Elsewhere,
+        Called::Failed => Served::Down,
+    }
 }
 
 /// How long to wait until a key is asked for again of which nothing else is known.

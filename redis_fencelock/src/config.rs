@@ -3,7 +3,7 @@
 //! Invariant: a setting out of its range is refused by name, and the server does not start with half of them.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_longlong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_longlong};
 
 use fence::lock::args::canonical;
 use fence::lock::lease::{LONGEST, Millis};
@@ -11,7 +11,7 @@ use redis_module::raw;
 
 use crate::counters;
 use crate::ffi::main_thread::MainThread;
-use crate::ffi::{Ctx, ServerInfo, Str, api, callback, warn};
+use crate::ffi::{Ctx, Position, ServerInfo, Setting, Str, callback, warn};
 
 /// The longest lease unless configured: a day.
 const DEFAULT_MAX_TTL: Millis = Millis(24 * 3_600 * 1_000);
@@ -139,37 +139,16 @@ fn yes_or_no(word: &[u8]) -> Option<bool> {
 
 /// Registers the settings and reads those of the server's configuration.
 pub(crate) fn register(ctx: Ctx) -> bool {
-    (0..SWITCHES.len()).all(|at| register_switch(ctx, at))
-        && (0..NUMBERS.len()).all(|at| register_number(ctx, at))
-        // SAFETY: the context is that of the load.
-        && unsafe { api!(RedisModule_LoadConfigs)(ctx.0) == OK }
-}
-
-const OK: c_int = raw::REDISMODULE_OK as c_int;
-
-fn register_switch(ctx: Ctx, at: usize) -> bool {
-    let Switch { name, get, .. } = &SWITCHES[at];
-    let (default, flags) = (c_int::from(get()), raw::REDISMODULE_CONFIG_IMMUTABLE);
-    let (get, set) = (Some(get_switch as _), Some(set_switch as _));
-    // SAFETY: the name ends in NUL, the functions are of this module; the data is a position and not a pointer.
-    let registered = unsafe {
-        let register = api!(RedisModule_RegisterBoolConfig);
-        register(ctx.0, name.as_ptr(), default, flags, get, set, None, at as *mut c_void)
-    };
-    registered == OK
-}
-
-fn register_number(ctx: Ctx, at: usize) -> bool {
-    let Number { name, min, max, get, .. } = &NUMBERS[at];
-    let (default, min, max) = (get() as c_longlong, *min as c_longlong, *max as c_longlong);
-    let flags = raw::REDISMODULE_CONFIG_DEFAULT;
-    let (get, set) = (Some(get_number as _), Some(set_number as _));
-    // SAFETY: the name ends in NUL, the functions are of this module; the data is a position and not a pointer.
-    let registered = unsafe {
-        let register = api!(RedisModule_RegisterNumericConfig);
-        register(ctx.0, name.as_ptr(), default, flags, min, max, get, set, None, at as *mut c_void)
-    };
-    registered == OK
+    let registered = SWITCHES.iter().enumerate().all(|(position, &Switch { name, get, .. })| {
+        let setting = Setting { name, flags: raw::REDISMODULE_CONFIG_IMMUTABLE, position };
+        ctx.register_switch(&setting, get(), get_switch, set_switch)
+    });
+    registered
+        && NUMBERS.iter().enumerate().all(|(position, &Number { name, min, max, get, .. })| {
+            let setting = Setting { name, flags: raw::REDISMODULE_CONFIG_DEFAULT, position };
+            ctx.register_number(&setting, [get(), min, max], get_number, set_number)
+        })
+        && ctx.load_settings()
 }
 
 /// Whether the settings fit the server.
@@ -230,37 +209,37 @@ pub(crate) fn warn_if_due(ctx: Ctx) {
 }
 
 callback! {
-    fn get_switch(_name: *const c_char, at: *mut c_void) -> c_int, else 1;
-    { c_int::from((SWITCHES[at as usize].get)()) }
+    fn get_switch(_name: *const c_char, at: Position) -> c_int, else 1;
+    { c_int::from((SWITCHES[at.0].get)()) }
 }
 
 callback! {
     fn set_switch(
         _name: *const c_char,
         value: c_int,
-        at: *mut c_void,
+        at: Position,
         _error: *mut *mut raw::RedisModuleString,
     ) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
-        (SWITCHES[at as usize].set)(value != 0);
-        OK
+        (SWITCHES[at.0].set)(value != 0);
+        raw::REDISMODULE_OK as c_int
     }
 }
 
 callback! {
-    fn get_number(_name: *const c_char, at: *mut c_void) -> c_longlong, else 0;
-    { (NUMBERS[at as usize].get)() as c_longlong }
+    fn get_number(_name: *const c_char, at: Position) -> c_longlong, else 0;
+    { (NUMBERS[at.0].get)() as c_longlong }
 }
 
 callback! {
     fn set_number(
         _name: *const c_char,
         value: c_longlong,
-        at: *mut c_void,
+        at: Position,
         _error: *mut *mut raw::RedisModuleString,
     ) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
-        (NUMBERS[at as usize].set)(value as u64);
-        OK
+        (NUMBERS[at.0].set)(value as u64);
+        raw::REDISMODULE_OK as c_int
     }
 }

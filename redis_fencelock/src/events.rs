@@ -9,7 +9,8 @@ use fence::lock::queue::LockName;
 use redis_module::raw;
 
 use crate::counters::{self, Count};
-use crate::ffi::{Ctx, Str, api, callback};
+use crate::ffi::event::{Client, EventProc, Flush, Swap};
+use crate::ffi::{Ctx, Str, callback};
 use crate::lock::arrival;
 use crate::lock::index::index;
 use crate::lock::value::Value;
@@ -17,11 +18,9 @@ use crate::queue::{ephemeral, waiters};
 use crate::timer::{alarm, expiry};
 use crate::{clock, config, replication, server};
 
-type Handler = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
-
 /// Subscribes to everything; false, with nothing subscribed, when the server lacks one that a correct lock needs.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    const EVENTS: [(u64, Handler); 10] = [
+    const EVENTS: [(u64, EventProc); 10] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
         (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
@@ -33,39 +32,30 @@ pub(crate) fn subscribe(ctx: Ctx) -> bool {
         (raw::REDISMODULE_EVENT_CONFIG, on_config),
         (raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica),
     ];
-    let set = |id: u64, handler: Option<Handler>| {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the handlers are functions of this module, which stays loaded; without one the subscription ends.
-        unsafe { api!(RedisModule_SubscribeToServerEvent)(ctx.0, event, handler) == raw::REDISMODULE_OK as c_int }
-    };
-    if !EVENTS.iter().all(|&(id, handler)| set(id, Some(handler))) {
-        EVENTS.iter().for_each(|&(id, _)| {
-            set(id, None);
-        });
+    if !EVENTS.iter().all(|&(id, handler)| ctx.subscribe(id, Some(handler))) {
+        for (id, _) in EVENTS {
+            ctx.subscribe(id, None);
+        }
         return false;
     }
-    // Evictions alone: other keys cost nothing. The server cannot refuse this one.
-    // SAFETY: the callback is a function of this module, which stays loaded.
-    unsafe { api!(RedisModule_SubscribeToKeyspaceEvents)(ctx.0, raw::REDISMODULE_NOTIFY_EVICTED, Some(on_evicted)) };
+    ctx.subscribe_to_evictions(on_evicted);
     true
 }
 
 macro_rules! event {
-    ($(#[$meta:meta])* $name:ident, |$sub:ident, $data:ident| $body:block) => {
+    ($(#[$meta:meta])* $name:ident, |$sub:ident| $body:block) => {
+        event!($(#[$meta])* $name, |$sub, _data: *mut c_void| $body);
+    };
+    ($(#[$meta:meta])* $name:ident, |$sub:ident, $data:ident: $type:ty| $body:block) => {
         callback! {
             $(#[$meta])*
-            fn $name(
-                _ctx: *mut raw::RedisModuleCtx,
-                _event: raw::RedisModuleEvent,
-                $sub: u64,
-                $data: *mut c_void,
-            ) -> (), else ();
+            fn $name(_ctx: Ctx, _event: raw::RedisModuleEvent, $sub: u64, $data: $type) -> (), else ();
             $body
         }
     };
 }
 
-event!(on_role, |sub, _data| {
+event!(on_role, |sub| {
     set_role(sub == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER);
 });
 
@@ -80,10 +70,8 @@ fn set_role(is_primary: bool) {
     }
 }
 
-event!(on_flush, |sub, data| {
-    // SAFETY: this event comes with this struct.
-    let Some(flush) = (unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() }) else { return };
-    let db = (flush.dbnum >= 0).then_some(flush.dbnum);
+event!(on_flush, |sub, flush: Option<Flush>| {
+    let Some(Flush { db, is_sync }) = flush else { return };
     // Before the values are freed, so that each is not taken for one that was dropped without a word.
     let mut index = index().borrow_mut();
     index.flush(db);
@@ -93,7 +81,7 @@ event!(on_flush, |sub, data| {
         }
         drop(index);
         waiters::recheck_all(db);
-    } else if flush.sync == 0 {
+    } else if !is_sync {
         index.note_freed_elsewhere();
     } else if db.is_none() && index.is_freed_here() && !server::in_cluster() {
         // In a cluster another thread may free the keys of a slot that has left, and no event tells.
@@ -101,18 +89,17 @@ event!(on_flush, |sub, data| {
     }
 });
 
-event!(on_swap, |_sub, data| {
-    // SAFETY: this event comes with this struct.
-    let Some(swap) = (unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() }) else { return };
-    index().borrow_mut().swap_databases(swap.dbnum_first, swap.dbnum_second);
-    waiters::recheck_all(Some(swap.dbnum_first));
-    waiters::recheck_all(Some(swap.dbnum_second));
+event!(on_swap, |_sub, swap: Option<Swap>| {
+    let Some(Swap([first, second])) = swap else { return };
+    index().borrow_mut().swap_databases(first, second);
+    waiters::recheck_all(Some(first));
+    waiters::recheck_all(Some(second));
 });
 
 event!(
     /// A snapshot from the primary was made just now, whatever the two wall clocks say; a file may be old.
     on_loading,
-    |sub, _data| {
+    |sub| {
         arrival::set_from_primary(sub == raw::REDISMODULE_SUBEVENT_LOADING_REPL_START);
         if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
             server::skip_lost_fences();
@@ -127,7 +114,7 @@ event!(
 event!(
     /// The old keyspace, or the one that could not be loaded, is freed on another thread.
     on_async_load,
-    |sub, _data| {
+    |sub| {
         let is_loading = sub == raw::REDISMODULE_SUBEVENT_REPL_ASYNC_LOAD_STARTED;
         index().borrow_mut().note_loading_aside(is_loading);
         if !is_loading {
@@ -136,7 +123,7 @@ event!(
     }
 );
 
-event!(on_fork, |sub, _data| {
+event!(on_fork, |sub| {
     replication::resume();
     let keeps_aof = Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
     let may_write = server::is_primary();
@@ -149,7 +136,7 @@ event!(on_fork, |sub, _data| {
 event!(
     /// Ten times a second: sees to it that no missed call leaves the module behind.
     on_cron,
-    |_sub, _data| {
+    |_sub| {
         let is_primary = Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
         if is_primary != server::is_primary() {
             set_role(is_primary);
@@ -161,18 +148,16 @@ event!(
     }
 );
 
-event!(on_client, |sub, data| {
-    if sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
-        // SAFETY: this event comes with this struct.
-        let Some(client) = (unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() }) else { return };
-        ephemeral::close(client.id);
+event!(on_client, |sub, client: Option<Client>| {
+    if let Some(Client(number)) = client.filter(|_| sub == raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED) {
+        ephemeral::close(number);
     }
 });
 
 event!(
     /// A new replica knows how long its leases are once it knows the clock.
     on_replica,
-    |sub, _data| {
+    |sub| {
         replication::resume();
         if sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE {
             replication::send_clock_soon();
@@ -180,23 +165,16 @@ event!(
     }
 );
 
-event!(on_config, |_sub, _data| {
+event!(on_config, |_sub| {
     replication::resume();
     config::check_soon();
 });
 
 callback! {
     /// Called right after a key was evicted: it was a lock if one has just left that key.
-    fn on_evicted(
-        ctx: *mut raw::RedisModuleCtx,
-        _kind: c_int,
-        _event: *const c_char,
-        key: *mut raw::RedisModuleString,
-    ) -> c_int, else 0;
+    fn on_evicted(ctx: Ctx, _kind: c_int, _event: *const c_char, key: Str) -> c_int, else 0;
     {
-        // SAFETY: the server passes the name of the key, alive during the call.
-        let name = unsafe { Str::from_raw(key) }.bytes();
-        if index().borrow_mut().was_last_unlinked(LockName { db: Ctx(ctx).selected_db(), name }) {
+        if index().borrow_mut().was_last_unlinked(LockName { db: ctx.selected_db(), name: key.bytes() }) {
             counters::count(Count::Evicted);
         }
         0

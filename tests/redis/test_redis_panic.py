@@ -638,22 +638,23 @@ def callbacks_in_sources():
     """The name of every callback that the macros make."""
     text = "\n".join(rust_sources().values())
     whole = re.findall(r"callback!\s*\{[^{]*?\bfn\s+(\w+)", text)
-    short = re.findall(r"\b(?:command|event)!\(\s*(?:#\[[^\]]*\]\s*)*(\w+)", text)
+    short = re.findall(r"\b(?:command|command_callback|event)!\(\s*(?:#\[[^\]]*\]\s*)*(\w+)", text)
     return set(whole) | set(short)
 
 
 def test_every_function_that_the_server_calls_is_made_by_the_guarded_macro():
-    """A function in a type, `extern "C" fn(...)`, has no name; `RedisModule_OnLoad` guards its own body."""
+    """A function in a type, `extern "C" fn(...)`, has no name; what `RedisModule_OnLoad` does is guarded."""
     named = [
         (file, name)
         for file, text in rust_sources().items()
         for name in re.findall(r'extern\s+"C(?:-unwind)?"\s+fn\s+(\$?\w+)', text)
     ]
-    assert named == [("ffi/mod.rs", "$name"), ("lib.rs", "RedisModule_OnLoad")]
+    assert named == [("ffi/guard.rs", "$name"), ("lib.rs", "RedisModule_OnLoad")]
     sources = rust_sources()
-    assert re.search(r"macro_rules! callback \{.*?extern \"C\" fn \$name.*?guarded\(", sources["ffi/mod.rs"], re.S)
-    assert "guarded(" in sources["lib.rs"].split("fn RedisModule_OnLoad")[1].split("\n}")[0]
-    assert "catch_unwind" in sources["ffi/mod.rs"].split("fn guarded")[1].split("\n}")[0]
+    assert re.search(r"macro_rules! callback \{.*?extern \"C\" fn \$name.*?guarded\(", sources["ffi/guard.rs"], re.S)
+    assert "ffi::on_load(" in sources["lib.rs"].split("fn RedisModule_OnLoad")[1].split("\n}")[0]
+    assert "guarded(" in sources["ffi/register.rs"].split("fn on_load")[1].split("\n}")[0]
+    assert "catch_unwind" in sources["ffi/guard.rs"].split("fn guarded")[1].split("\n}")[0]
 
 
 def test_nothing_else_is_exported_to_the_server():

@@ -64,10 +64,11 @@ def test_a_re_export_and_what_the_parent_defines_are_imports(check):
 def test_what_runs_downwards_is_no_circle(check):
     files = {
         "lib.rs": "mod a;\nmod b;\nuse a::A;",
-        "a.rs": "use crate::b::B;\nuse fence::a::X;\nfn f() { std::mem::take() }",
-        "b.rs": '// crate::a::A\n/* use crate::a; */ const A: &str = "crate::a"; const B: &str = r#"crate::a"#;',
+        "a.rs": "use crate::b::B;\nuse crate::c;\nuse fence::a::X;\nfn f() { std::mem::take() }",
+        "c.rs": "pub(in crate::a) fn f() {}",
+        "b.rs": 'use crate::c;\n// crate::a::A\n/* use crate::a; */ const A: &str = "crate::a"; const B: &str = r#"crate::a"#;',
     }
-    assert check({**files, "c.rs": "mod tests { use super::*; }"}) == []
+    assert check({**files, "d.rs": "mod tests { use super::*; }"}) == []
 
 
 def test_a_crate_that_is_not_there_is_an_error(tmp_path):

@@ -6,8 +6,6 @@ use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
 
-use redis_module::raw;
-
 use crate::commands::reply::Outcome;
 use crate::ffi::{Ctx, Str};
 
@@ -23,16 +21,8 @@ pub(crate) struct Argv<'a> {
 const FEW: usize = 16;
 
 impl<'a> Argv<'a> {
-    /// # Safety
-    /// `argv` has `argc` strings, alive for `'a`.
-    pub unsafe fn from_raw(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Argv<'a> {
-        // SAFETY: as promised; a `Str` is such a pointer.
-        let strings = unsafe { std::slice::from_raw_parts(argv.cast::<Str>(), argc as usize) };
+    pub fn of(strings: &'a [Str<'a>]) -> Argv<'a> {
         Argv { strings, few: OnceCell::new(), many: OnceCell::new() }
-    }
-
-    pub fn len(&self) -> usize {
-        self.strings.len()
     }
 
     /// The key, of a command whose arity promises one.
@@ -76,28 +66,19 @@ impl<'a> Argv<'a> {
 pub(crate) type Command = fn(Ctx, &Argv) -> Outcome;
 
 /// Runs a command and sends its reply.
-pub(crate) fn run(ctx: Ctx, argv: &Argv, arity: RangeInclusive<usize>, command: Command) -> c_int {
-    if !arity.contains(&argv.len()) {
+pub(crate) fn run(ctx: Ctx, strings: &[Str], arity: RangeInclusive<usize>, command: Command) -> c_int {
+    if !arity.contains(&strings.len()) {
         return ctx.wrong_arity();
     }
-    command(ctx, argv).unwrap_or_else(|error| error).send(ctx)
+    command(ctx, &Argv::of(strings)).unwrap_or_else(|error| error).send(ctx)
 }
 
 /// Defines the function that the server calls for a command.
 macro_rules! command {
     ($name:ident, $arity:expr, $command:path) => {
-        $crate::ffi::callback! {
-            pub(crate) fn $name(
-                ctx: *mut ::redis_module::raw::RedisModuleCtx,
-                argv: *mut *mut ::redis_module::raw::RedisModuleString,
-                argc: ::std::ffi::c_int,
-            ) -> ::std::ffi::c_int, else $crate::ffi::Ctx(ctx).reply_error($crate::ffi::INTERNAL_ERROR);
-            {
-                // SAFETY: the server passes `argc` strings, alive until the command returns.
-                let argv = unsafe { $crate::commands::argv::Argv::from_raw(argv, argc) };
-                $crate::commands::argv::run($crate::ffi::Ctx(ctx), &argv, $arity, $command)
-            }
-        }
+        $crate::ffi::command_callback!($name, |ctx, strings| $crate::commands::argv::run(
+            ctx, strings, $arity, $command
+        ));
     };
 }
 pub(crate) use command;

@@ -1,56 +1,91 @@
-//! What COMMAND DOCS, COMMAND INFO and the ACL know of the commands.
-//!
-//! Only descriptions. Categories need Redis 7.2 or Valkey 8; older servers know the commands by name alone.
-
-use std::ffi::{CStr, c_int};
-use std::mem::size_of;
-use std::ptr;
+//! What COMMAND DOCS says of the commands: descriptions alone.
 
 use redis_module::raw;
 
-use crate::ffi::{Ctx, api};
+use crate::ffi::describe::{Arg, BLOCK, Docs, INTEGER, KEY, ONE_OF, STRING, TOKEN, arg, in_ms, option};
 
-/// A description of a command.
-pub(crate) struct Docs {
-    pub summary: &'static CStr,
-    pub complexity: &'static CStr,
-    pub arity: c_int,
-    pub args: &'static [Arg],
-    /// Flags of the key, `REDISMODULE_CMD_KEY_*`; 0 for a command without one.
-    pub key: u32,
-    pub categories: &'static CStr,
-}
-
-/// An argument: what it is called, what it is, and the word before it.
-pub(crate) struct Arg {
-    name: &'static CStr,
-    kind: raw::RedisModuleCommandArgType,
-    token: Option<&'static CStr>,
-    /// The unit of a number that has one.
-    summary: Option<&'static CStr>,
-    flags: u32,
-    parts: &'static [Arg],
-}
-
-const STRING: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING;
-const INTEGER: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER;
-const KEY: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY;
-const TOKEN: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN;
-const ONE_OF: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
-const BLOCK: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
-
-const fn arg(name: &'static CStr, kind: raw::RedisModuleCommandArgType) -> Arg {
-    Arg { name, kind, token: None, summary: None, flags: raw::REDISMODULE_CMD_ARG_NONE, parts: &[] }
-}
-
-const fn option(name: &'static CStr, kind: raw::RedisModuleCommandArgType, token: &'static CStr) -> Arg {
-    Arg { token: Some(token), flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..arg(name, kind) }
-}
-
-/// Seconds in place of milliseconds would be taken without a word.
-const fn in_ms(arg: Arg) -> Arg {
-    Arg { summary: Some(c"milliseconds"), ..arg }
-}
+pub(crate) const ACQUIRE: Docs = Docs {
+    summary: c"Grants a lock for a number of milliseconds and issues a fence",
+    complexity: c"O(log N) with N locks that somebody waits for",
+    arity: -4,
+    args: ACQUIRE_ARGS,
+    key: CHANGED,
+    categories: c"write fast blocking",
+};
+pub(crate) const EXTEND: Docs = Docs {
+    summary: c"Sets the lease to a number of milliseconds from now, if it is still the caller's",
+    complexity: c"O(1)",
+    arity: -4,
+    args: EXTEND_ARGS,
+    key: CHANGED,
+    categories: c"write fast",
+};
+pub(crate) const RELEASE: Docs = Docs {
+    summary: c"Ends the lease, if it is still the caller's, and hands the lock on",
+    complexity: c"O(log N) with N locks that somebody waits for; with QUEUED O(M) with M places in the queue",
+    arity: -3,
+    args: RELEASE_ARGS,
+    key: REMOVED,
+    categories: c"write fast",
+};
+pub(crate) const CHECK: Docs = Docs {
+    summary: c"Tells whether a fence is the live hold of a lock",
+    complexity: c"O(1)",
+    arity: 3,
+    args: CHECK_ARGS,
+    key: LOOKED_AT,
+    categories: c"read fast",
+};
+pub(crate) const INSPECT: Docs = Docs {
+    summary: c"Tells who holds a lock and for how long",
+    complexity: c"O(1)",
+    arity: 2,
+    args: INSPECT_ARGS,
+    key: LOOKED_AT,
+    categories: c"read fast",
+};
+pub(crate) const CLAIM: Docs = Docs {
+    summary: c"Stamps a fence on a hash and returns its fields, unless a newer fence is stored",
+    complexity: c"O(N) with N fields",
+    arity: 3,
+    args: CLAIM_ARGS,
+    key: CHANGED,
+    categories: c"write",
+};
+pub(crate) const WRITE: Docs = Docs {
+    summary: c"Sets fields of a hash while its stamp is the caller's",
+    complexity: c"O(N) with N fields written",
+    arity: -5,
+    args: WRITE_ARGS,
+    key: CHANGED,
+    categories: c"write fast",
+};
+pub(crate) const STATS: Docs = Docs {
+    summary: c"Counters of the server, or of one busy lock",
+    complexity: c"O(1)",
+    arity: -1,
+    args: STATS_ARGS,
+    key: LOOKED_AT,
+    categories: c"read fast",
+};
+pub(crate) const TOP: Docs = Docs {
+    summary: c"Lists the busiest locks",
+    complexity: c"O(N) with N names in the table of STATS",
+    arity: -2,
+    args: TOP_ARGS,
+    key: 0,
+    categories: c"read",
+};
+pub(crate) const RAISE: Docs = Docs {
+    summary: c"Issues no fence at or below a given one from now on",
+    complexity: c"O(1)",
+    arity: 2,
+    args: RAISE_ARGS,
+    key: 0,
+    categories: c"write fast admin dangerous",
+};
+pub(crate) const HELP: Docs =
+    Docs { summary: c"Describes the commands", complexity: c"O(1)", arity: 1, args: &[], key: 0, categories: c"fast" };
 
 const LOCK: Arg = arg(c"key", KEY);
 const OWNER: Arg = arg(c"owner", STRING);
@@ -58,7 +93,7 @@ const TTL: Arg = in_ms(arg(c"ttl-ms", INTEGER));
 const FENCE: Arg = arg(c"fence", INTEGER);
 const FENCE_OPTION: Arg = option(c"fence", INTEGER, c"FENCE");
 
-pub(crate) const ACQUIRE: &[Arg] = &[
+const ACQUIRE_ARGS: &[Arg] = &[
     LOCK,
     OWNER,
     TTL,
@@ -68,8 +103,8 @@ pub(crate) const ACQUIRE: &[Arg] = &[
     in_ms(option(c"delay-ms", INTEGER, c"DELAY")),
     option(c"ephemeral", TOKEN, c"EPHEMERAL"),
 ];
-pub(crate) const EXTEND: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION];
-pub(crate) const RELEASE: &[Arg] = &[
+const EXTEND_ARGS: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION];
+const RELEASE_ARGS: &[Arg] = &[
     LOCK,
     OWNER,
     Arg {
@@ -81,10 +116,10 @@ pub(crate) const RELEASE: &[Arg] = &[
         ..arg(c"which", ONE_OF)
     },
 ];
-pub(crate) const CHECK: &[Arg] = &[LOCK, FENCE];
-pub(crate) const INSPECT: &[Arg] = &[LOCK];
-pub(crate) const CLAIM: &[Arg] = &[arg(c"resource", KEY), FENCE];
-pub(crate) const WRITE: &[Arg] = &[
+const CHECK_ARGS: &[Arg] = &[LOCK, FENCE];
+const INSPECT_ARGS: &[Arg] = &[LOCK];
+const CLAIM_ARGS: &[Arg] = &[arg(c"resource", KEY), FENCE];
+const WRITE_ARGS: &[Arg] = &[
     arg(c"resource", KEY),
     FENCE,
     Arg {
@@ -93,148 +128,13 @@ pub(crate) const WRITE: &[Arg] = &[
         ..arg(c"data", BLOCK)
     },
 ];
-pub(crate) const STATS: &[Arg] = &[Arg { flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..LOCK }];
-pub(crate) const TOP: &[Arg] = &[arg(c"n", INTEGER), option(c"counter", STRING, c"BY")];
-pub(crate) const RAISE: &[Arg] = &[FENCE];
+const STATS_ARGS: &[Arg] = &[Arg { flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..LOCK }];
+const TOP_ARGS: &[Arg] = &[arg(c"n", INTEGER), option(c"counter", STRING, c"BY")];
+const RAISE_ARGS: &[Arg] = &[FENCE];
 
 const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 const WRITES: u32 = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS;
 /// The flags of keys that are looked at, changed, given a value, and removed.
-pub(crate) const LOOKED_AT: u32 = READ;
-pub(crate) const CHANGED: u32 = WRITES | raw::REDISMODULE_CMD_KEY_UPDATE;
-pub(crate) const REMOVED: u32 = WRITES | raw::REDISMODULE_CMD_KEY_DELETE;
-
-/// The category of the module's commands, where the server lets modules have one.
-const CATEGORY: &CStr = c"fencelock";
-
-/// Makes the module's own ACL category. Its absence is no error.
-pub(crate) fn add_category(ctx: Ctx) {
-    // SAFETY: the pointer is filled by the server or null; the name ends in NUL.
-    unsafe {
-        if let Some(add) = raw::RedisModule_AddACLCategory {
-            add(ctx.0, CATEGORY.as_ptr());
-        }
-    }
-}
-
-/// The layout of the structs below; not in the bindings.
-const COMMAND_INFO_VERSION: c_int = 1;
-
-/// Describes a command that has been created.
-pub(crate) fn describe(ctx: Ctx, name: &CStr, docs: &Docs) -> bool {
-    // SAFETY: the name ends in NUL.
-    let command = unsafe { api!(RedisModule_GetCommand)(ctx.0, name.as_ptr()) };
-    if command.is_null() {
-        return false;
-    }
-    set_categories(command, docs.categories);
-    let version = raw::RedisModuleCommandInfoVersion {
-        version: COMMAND_INFO_VERSION,
-        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
-        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
-        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
-    };
-    // Parts of arguments live here until the server has copied them.
-    let mut parts = Vec::new();
-    let mut args = described(docs.args, &mut parts);
-    let mut keys = [key_spec(docs.key), END_OF_KEYS];
-    let info = raw::RedisModuleCommandInfo {
-        version: &version,
-        summary: docs.summary.as_ptr(),
-        complexity: docs.complexity.as_ptr(),
-        since: c"0.1.0".as_ptr(),
-        history: ptr::null_mut(),
-        tips: ptr::null(),
-        arity: docs.arity,
-        key_specs: if docs.key == 0 { ptr::null_mut() } else { keys.as_mut_ptr() },
-        args: if docs.args.is_empty() { ptr::null_mut() } else { args.as_mut_ptr() },
-    };
-    // SAFETY: the lists end in zeroed entries, the strings in NUL, and the server copies all of them.
-    unsafe { api!(RedisModule_SetCommandInfo)(command, &info) == raw::REDISMODULE_OK as c_int }
-}
-
-fn set_categories(command: *mut raw::RedisModuleCommand, categories: &CStr) {
-    // SAFETY: the pointers are filled by the server or null; the names end in NUL.
-    unsafe {
-        let Some(set) = raw::RedisModule_SetCommandACLCategories else { return };
-        let own = raw::RedisModule_AddACLCategory;
-        if own.is_some() {
-            let with_own = [categories.to_bytes(), b" ", CATEGORY.to_bytes(), b"\0"].concat();
-            set(command, with_own.as_ptr().cast());
-        } else {
-            set(command, categories.as_ptr());
-        }
-    }
-}
-
-type List = Vec<raw::RedisModuleCommandArg>;
-
-fn described(args: &[Arg], parts: &mut Vec<List>) -> List {
-    let mut list: List = Vec::new();
-    for arg in args {
-        let subargs = if arg.parts.is_empty() {
-            ptr::null_mut()
-        } else {
-            let mut inner = described(arg.parts, &mut Vec::new());
-            let start = inner.as_mut_ptr();
-            parts.push(inner);
-            start
-        };
-        let key_spec_index = if arg.kind == KEY { 0 } else { -1 };
-        let token = arg.token.map_or(ptr::null(), CStr::as_ptr);
-        list.push(raw::RedisModuleCommandArg {
-            name: arg.name.as_ptr(),
-            type_: arg.kind,
-            key_spec_index,
-            token,
-            summary: arg.summary.map_or(ptr::null(), CStr::as_ptr),
-            flags: arg.flags as c_int,
-            subargs,
-            ..END_OF_ARGS
-        });
-    }
-    list.push(END_OF_ARGS);
-    list
-}
-
-const END_OF_ARGS: raw::RedisModuleCommandArg = raw::RedisModuleCommandArg {
-    name: ptr::null(),
-    type_: STRING,
-    key_spec_index: -1,
-    token: ptr::null(),
-    summary: ptr::null(),
-    since: ptr::null(),
-    flags: 0,
-    deprecated_since: ptr::null(),
-    subargs: ptr::null_mut(),
-    display_text: ptr::null(),
-};
-
-/// The one key, at position 1.
-fn key_spec(flags: u32) -> raw::RedisModuleCommandKeySpec {
-    raw::RedisModuleCommandKeySpec {
-        flags: u64::from(flags),
-        begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
-        bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
-            index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 },
-        },
-        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
-        fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
-            range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 },
-        },
-        ..END_OF_KEYS
-    }
-}
-
-const END_OF_KEYS: raw::RedisModuleCommandKeySpec = raw::RedisModuleCommandKeySpec {
-    notes: ptr::null(),
-    flags: 0,
-    begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INVALID,
-    bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
-        index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 0 },
-    },
-    find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_OMITTED,
-    fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
-        range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 0, limit: 0 },
-    },
-};
+const LOOKED_AT: u32 = READ;
+const CHANGED: u32 = WRITES | raw::REDISMODULE_CMD_KEY_UPDATE;
+const REMOVED: u32 = WRITES | raw::REDISMODULE_CMD_KEY_DELETE;

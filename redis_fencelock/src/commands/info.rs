@@ -4,24 +4,25 @@
 
 use std::ffi::{CStr, c_int};
 
-use fence::lock::args;
-use fence::lock::queue::LockName;
-use redis_module::raw;
-
 use crate::commands::argv::{ANY, Argv, command};
 use crate::commands::reply::{Outcome, Reply};
 use crate::counters::{self, COUNTS, HOW_BUSY, NAME_FIELDS};
-use crate::ffi::{Ctx, api, callback};
+use crate::ffi::{Ctx, InfoSection, callback};
 use crate::lock::index::index;
 use crate::queue::waiters;
 use crate::server;
+use fence::lock::args;
+use fence::lock::queue::LockName;
 
 command!(on_stats, 1..=2, stats);
 command!(on_top, 2..=ANY, top);
 command!(on_help, 1..=1, help);
 
 /// The version as INFO has it.
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(version) => version,
+    Err(_) => panic!("a version has no NUL inside"),
+};
 
 /// Gauges beside the counters: the name in STATS, the name in INFO.
 const GAUGES: [(&str, &CStr); 4] = [
@@ -88,27 +89,20 @@ fn help(_ctx: Ctx, _argv: &Argv) -> Outcome {
 }
 
 pub(crate) fn register(ctx: Ctx) -> bool {
-    // SAFETY: the callback is a function of this module, which cannot be unloaded.
-    unsafe { api!(RedisModule_RegisterInfoFunc)(ctx.0, Some(on_info)) == raw::REDISMODULE_OK as c_int }
+    ctx.register_info(on_info)
 }
 
 callback! {
-    fn on_info(info: *mut raw::RedisModuleInfoCtx, for_crash_report: c_int) -> (), else ();
+    fn on_info(section: InfoSection, for_crash_report: c_int) -> (), else ();
     {
         // A crash may have come in the middle of our own work.
         if for_crash_report != 0 {
             return;
         }
-        // SAFETY: the context is that of the running call; names end in NUL.
-        unsafe {
-            api!(RedisModule_InfoAddSection)(info, c"".as_ptr());
-            api!(RedisModule_InfoAddFieldCString)(info, c"version".as_ptr(), VERSION.as_ptr().cast());
-        }
+        section.begin();
+        section.add_text(c"version", VERSION);
         let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.1, counters::get(at)));
         let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.1, value));
-        for (name, value) in counted.chain(gauged) {
-            // SAFETY: as above.
-            unsafe { api!(RedisModule_InfoAddFieldULongLong)(info, name.as_ptr(), value) };
-        }
+        counted.chain(gauged).for_each(|(name, value)| section.add_number(name, value));
     }
 }

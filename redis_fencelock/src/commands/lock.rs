@@ -187,7 +187,7 @@ fn raise(ctx: Ctx, argv: &Argv) -> Outcome {
 
 /// Opens the lock for a change. A replica grants nothing, even where it lets clients write.
 #[inline(always)]
-fn open_to_write<'a>(ctx: Ctx, key: Str<'a>) -> Result<Slot<'a>, Reply> {
+fn open_to_write<'a>(ctx: Ctx<'a>, key: Str<'a>) -> Result<Slot<'a>, Reply> {
     if !server::is_primary() {
         return Err(Reply::read_only());
     }

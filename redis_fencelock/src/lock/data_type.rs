@@ -11,8 +11,8 @@ use fence::lock::codec::{self, ENCODED_MAX, Notes};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Io, Str, api, callback, warn};
-use crate::lock::value::{self, Value};
+use crate::ffi::{Ctx, Digest, Io, KeyPlace, Str, callback, system, warn};
+use crate::lock::value::{self, Value, Viewed};
 use crate::lock::{arrival, index};
 use crate::queue::waiters;
 use crate::replication::APPLY;
@@ -55,39 +55,25 @@ pub(crate) fn register(ctx: Ctx) -> bool {
         // The index points at the value, so defragmentation must not move it.
         defrag: None,
     };
-    // SAFETY: the name ends in NUL and the server copies the methods.
-    let registered = unsafe { api!(RedisModule_CreateDataType)(ctx.0, TYPE_NAME.as_ptr(), ENCODING, &mut methods) };
+    let registered = ctx.create_type(TYPE_NAME, ENCODING, &mut methods);
     value::set_lock_type(registered);
     !registered.is_null()
 }
 
 callback! {
-    fn rdb_save(io: *mut raw::RedisModuleIO, value: *mut c_void) -> (), else fail_the_save();
-    {
-        if let Some(value) = Value::from_raw(value) {
-            Io(io).save_bytes(encoded(&value, &mut [0; ENCODED_MAX]));
-        }
-    }
+    fn rdb_save(io: Io, value: Value) -> (), else fail_the_save();
+    { io.save_bytes(encoded(&value, &mut [0; ENCODED_MAX])) }
 }
 
 callback! {
-    fn aof_rewrite(io: *mut raw::RedisModuleIO, key: *mut raw::RedisModuleString, value: *mut c_void) -> (), else fail_the_save();
-    {
-        if let Some(value) = Value::from_raw(value) {
-            // SAFETY: the server passes the name of the key, alive during the call.
-            let name = unsafe { Str::from_raw(key) };
-            Io(io).emit_blob(APPLY, name, encoded(&value, &mut [0; ENCODED_MAX]));
-        }
-    }
+    fn aof_rewrite(io: Io, key: Str, value: Value) -> (), else fail_the_save();
+    { io.emit_blob(APPLY, key, encoded(&value, &mut [0; ENCODED_MAX])) }
 }
 
 /// Ends a child that saves, so that the server keeps the file that it has. In the server itself a save cannot be failed.
 fn fail_the_save() {
-    unsafe extern "C" {
-        safe fn _exit(status: c_int) -> !;
-    }
-    if Ctx(ptr::null_mut()).flags() & raw::REDISMODULE_CTX_FLAGS_IS_CHILD != 0 {
-        _exit(1);
+    if Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_IS_CHILD != 0 {
+        system::exit(1);
     }
 }
 
@@ -98,15 +84,15 @@ fn encoded<'b>(value: &Value, buffer: &'b mut [u8; ENCODED_MAX]) -> &'b [u8] {
 }
 
 callback! {
-    fn rdb_load(io: *mut raw::RedisModuleIO, encoding: c_int) -> *mut c_void, else ptr::null_mut();
+    fn rdb_load(io: Io, encoding: c_int) -> *mut c_void, else ptr::null_mut();
     {
         if !is_known(encoding) {
             warn(&format!("a lock in encoding {encoding} cannot be read: this module reads up to {ENCODING}"));
             return ptr::null_mut();
         }
-        let Some(loaded) = Io(io).load_bytes() else { return ptr::null_mut() };
-        let name = Io(io).key_name().map_or(&[][..], Str::bytes);
-        match arrival::take_in(loaded.bytes(), LockName { db: Io(io).db(), name }) {
+        let Some(loaded) = io.load_bytes() else { return ptr::null_mut() };
+        let name = io.key_name().map_or(&[][..], Str::bytes);
+        match arrival::take_in(loaded.bytes(), LockName { db: io.db(), name }) {
             Ok(value) => value.into_raw().as_ptr(),
             Err(reason) => {
                 warn(&format!("a lock is refused while loading: {reason}"));
@@ -118,52 +104,32 @@ callback! {
 
 callback! {
     /// Called on another thread too.
-    fn free(value: *mut c_void) -> (), else ();
-    {
-        if let Some(value) = Value::from_raw(value) {
-            index::free(value);
-        }
-    }
+    fn free(value: Value) -> (), else ();
+    { index::free(value) }
 }
 
 callback! {
-    fn mem_usage(value: *const c_void) -> usize, else 0;
-    {
-        Value::from_raw(value.cast_mut()).map_or(0, |value| value.memory())
-    }
+    fn mem_usage(value: Viewed) -> usize, else 0;
+    { value.0.memory() }
 }
 
 callback! {
     /// What must be equal on a replica: not the deadline, which each server has on its own clock.
-    fn digest(digest: *mut raw::RedisModuleDigest, value: *mut c_void) -> (), else ();
-    {
-        let Some(value) = Value::from_raw(value) else { return };
-        let owner = value.owner();
-        // SAFETY: the digest is that of the running call; pointer and length are of one slice.
-        unsafe {
-            api!(RedisModule_DigestAddLongLong)(digest, value.lease().fence.get() as i64);
-            api!(RedisModule_DigestAddStringBuffer)(digest, owner.as_ptr().cast(), owner.len());
-            api!(RedisModule_DigestEndSequence)(digest);
-        }
-    }
+    fn digest(digest: Digest, value: Value) -> (), else ();
+    { digest.add(value.fence().get(), value.owner()) }
 }
 
 callback! {
     /// A value left its key: deleted, overwritten, evicted, renamed or moved. Which of them shows a moment later.
-    fn unlinked(context: *mut raw::RedisModuleKeyOptCtx, value: *const c_void) -> (), else ();
+    fn unlinked(place: KeyPlace, value: Viewed) -> (), else ();
     {
-        let Some(value) = Value::from_raw(value.cast_mut()) else { return };
+        let value = value.0;
         // A lock that was released in good order, as most are: its name is not worth two calls into the server.
         if !value.is_in_wheel() && waiters::is_empty() {
             return;
         }
-        // SAFETY: the context is that of the running call.
-        let (db, name) = unsafe {
-            (api!(RedisModule_GetDbIdFromOptCtx)(context), api!(RedisModule_GetKeyNameFromOptCtx)(context))
-        };
-        if !name.is_null() {
-            // SAFETY: the name is alive during the call.
-            note_unlinked(value, LockName { db, name: unsafe { Str::from_raw(name.cast_mut()) }.bytes() });
+        if let Some(name) = place.name() {
+            note_unlinked(value, LockName { db: place.db(), name: name.bytes() });
         }
     }
 }
@@ -182,16 +148,16 @@ fn is_known(encoding: c_int) -> bool {
 }
 
 callback! {
-    fn aux_save(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
-    { save_last_fence(Io(io)) }
+    fn aux_save(io: Io, _when: c_int) -> (), else fail_the_save();
+    { save_last_fence(io) }
 }
 
 callback! {
     /// Writes nothing while no fence was issued, so that such a snapshot loads without the module.
-    fn aux_save_if_any(io: *mut raw::RedisModuleIO, _when: c_int) -> (), else fail_the_save();
+    fn aux_save_if_any(io: Io, _when: c_int) -> (), else fail_the_save();
     {
         if server::last_fence() != 0 {
-            save_last_fence(Io(io));
+            save_last_fence(io);
         }
     }
 }
@@ -211,9 +177,9 @@ fn load_last_fence(io: Io, encoding: c_int) -> Option<u64> {
 }
 
 callback! {
-    fn aux_load(io: *mut raw::RedisModuleIO, encoding: c_int, _when: c_int) -> c_int, else raw::REDISMODULE_ERR as c_int;
+    fn aux_load(io: Io, encoding: c_int, _when: c_int) -> c_int, else raw::REDISMODULE_ERR as c_int;
     {
-        match is_known(encoding).then(|| load_last_fence(Io(io), encoding)).flatten() {
+        match is_known(encoding).then(|| load_last_fence(io, encoding)).flatten() {
             Some(last) => {
                 server::observe(last);
                 raw::REDISMODULE_OK as c_int

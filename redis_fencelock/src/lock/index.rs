@@ -8,7 +8,7 @@ use std::cell::{LazyCell, RefCell};
 use fence::lock::bonds::Bonds;
 use fence::lock::lease::Hold;
 use fence::lock::queue::LockName;
-use fence::wheel::{Links, Nodes, Slots};
+use fence::wheel::Slots;
 
 use crate::clock;
 use crate::ffi::main_thread::{self, MainThread};
@@ -120,18 +120,6 @@ impl Flushes {
             self.database(known_as).live -= 1;
             self.live -= 1;
         }
-    }
-}
-
-/// The values in their places are the nodes of the wheel.
-impl Nodes for Pool {
-    fn due_us(&self, node: u32) -> u64 {
-        Value::at(self.at(node)).due_us()
-    }
-
-    fn links_mut(&mut self, node: u32) -> &mut Links {
-        // SAFETY: the node is a value in the wheel; the links live in its place as long as the pool, which is borrowed.
-        unsafe { &mut *Value::at(self.at(node)).links() }
     }
 }
 
@@ -271,7 +259,7 @@ impl Index {
 
     /// The value in a place that is bound.
     pub fn bound(&self, place: u32) -> Value {
-        Value::at(self.pool.at(place))
+        Value::in_cell(&self.pool, place)
     }
 
     /// Whether the database of a value was flushed after it had come.
@@ -301,7 +289,7 @@ impl Index {
     /// Takes out one value whose time has come. The caller inserts it again or calls `leave` when done with it.
     pub fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<Value> {
         let place = self.slots.pop(&mut self.pool, now_us, budget)?;
-        Some(Value::at(self.pool.at(place)))
+        Some(Value::in_cell(&self.pool, place))
     }
 
     /// Whether this lock has just left its key: asked once.
@@ -392,7 +380,7 @@ impl Index {
         let from = if std::mem::take(&mut self.restart) { 0 } else { from };
         let (mut freed, mut found) = (Vec::new(), Vec::new());
         let next = self.pool.visit(from, most, |place| {
-            let value = Value::at(place);
+            let value = Value::visited(place);
             if value.is_in_keyspace() && self.is_freed(value) {
                 freed.push(value);
             }

@@ -33,7 +33,7 @@ pub(crate) const AHEAD_OF_ALL: &str = "ERR the stored fence of this lock is too 
 
 /// An open key that holds a lock or nothing.
 pub(crate) struct Slot<'a> {
-    ctx: Ctx,
+    ctx: Ctx<'a>,
     name: Str<'a>,
     lock: LockName<'a>,
     key: Key,
@@ -120,7 +120,7 @@ pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence) {
 
 impl<'a> Slot<'a> {
     #[inline(always)]
-    pub fn open(ctx: Ctx, name: Str<'a>, cause: Cause) -> Result<Slot<'a>, WrongType> {
+    pub fn open(ctx: Ctx<'a>, name: Str<'a>, cause: Cause) -> Result<Slot<'a>, WrongType> {
         let key = ctx.open(name);
         let value = match Value::in_key(&key) {
             Stored::Other => return Err(WrongType),
@@ -130,7 +130,7 @@ impl<'a> Slot<'a> {
         Ok(Slot::around(ctx, name, key, value, cause))
     }
 
-    fn around(ctx: Ctx, name: Str<'a>, key: Key, value: Option<Value>, cause: Cause) -> Slot<'a> {
+    fn around(ctx: Ctx<'a>, name: Str<'a>, key: Key, value: Option<Value>, cause: Cause) -> Slot<'a> {
         let lock = LockName { db: ctx.selected_db(), name: name.bytes() };
         Slot { ctx, name, lock, key, value, pending: PendingEvents::default(), cause }
     }

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU8, AtomicUsiz
 
 use fence::Fence;
 use fence::lock::lease::{Hold, Lease};
-use fence::wheel::Links;
+use fence::wheel::{Links, Nodes};
 use redis_module::raw;
 
-use crate::ffi::{Content, Key, api};
+use crate::ffi::{Content, FromServer, Key, system};
 use crate::lock::pool::Pool;
 
 /// The keyspace uses the value.
@@ -57,6 +57,41 @@ const TERMS: usize = 2 * size_of::<u64>();
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Value(NonNull<Header>);
 
+// SAFETY: the keyspace passes values of the type, whose mark is set during the call.
+unsafe impl FromServer for Value {
+    type Raw = *mut c_void;
+
+    unsafe fn from_server(raw: *mut c_void) -> Value {
+        // SAFETY: a value of the type is never null.
+        Value(unsafe { NonNull::new_unchecked(raw.cast()) })
+    }
+}
+
+/// A value that a callback of the type may not change.
+pub(crate) struct Viewed(pub Value);
+
+// SAFETY: as for `Value`.
+unsafe impl FromServer for Viewed {
+    type Raw = *const c_void;
+
+    unsafe fn from_server(raw: *const c_void) -> Viewed {
+        // SAFETY: as promised.
+        Viewed(unsafe { Value::from_server(raw.cast_mut()) })
+    }
+}
+
+/// The values in their cells are the nodes of the wheel.
+impl Nodes for Pool {
+    fn due_us(&self, node: u32) -> u64 {
+        Value::in_cell(self, node).due_us()
+    }
+
+    fn links_mut(&mut self, node: u32) -> &mut Links {
+        // SAFETY: the node is a value in the wheel; the links live in its cell as long as the pool, which is borrowed.
+        unsafe { &mut (*Value::in_cell(self, node).0.as_ptr()).links }
+    }
+}
+
 /// What a key holds.
 pub(crate) enum Stored {
     Nothing,
@@ -92,8 +127,7 @@ impl Value {
         let size = (TAIL + parts.iter().map(|part| part.len()).sum::<usize>()).max(size_of::<Header>());
         let (place, start) = pool.allocate(size).unwrap_or_else(|| {
             HAS_PLACELESS.store(true, Ordering::Relaxed);
-            // SAFETY: the server's allocator never fails: it ends the server.
-            (NO_PLACE, unsafe { NonNull::new_unchecked(api!(RedisModule_Alloc)(size).cast()) })
+            (NO_PLACE, system::allocate(size).cast())
         });
         let marks = IN_KEYSPACE
             | if place != NO_PLACE { IN_INDEX } else { 0 }
@@ -120,14 +154,14 @@ impl Value {
         Value(header)
     }
 
-    /// The value in a place of the pool. Its marks tell whether there is one.
-    pub fn at(place: NonNull<u8>) -> Value {
-        Value(place.cast())
+    /// The value in a cell of the pool that was given out. Its marks tell who uses it.
+    pub fn in_cell(pool: &Pool, cell: u32) -> Value {
+        Value(pool.at(cell).cast())
     }
 
-    /// What the server passes to a callback of the type.
-    pub fn from_raw(value: *mut c_void) -> Option<Value> {
-        NonNull::new(value.cast()).map(Value)
+    /// The value in a cell that a visit of the pool has come to. Its marks tell whether there is one.
+    pub fn visited(start: NonNull<u8>) -> Value {
+        Value(start.cast())
     }
 
     pub fn into_raw(self) -> NonNull<c_void> {
@@ -222,12 +256,6 @@ impl Value {
     pub fn place(&self) -> Option<u32> {
         let place = self.header().place;
         (place != NO_PLACE).then_some(place)
-    }
-
-    /// Where the wheel keeps its links. For the main thread.
-    pub fn links(&self) -> *mut Links {
-        // SAFETY: alive.
-        unsafe { &raw mut (*self.0.as_ptr()).links }
     }
 
     /// Whether the index uses the value.
@@ -343,7 +371,7 @@ impl Value {
     /// Gives the memory back of a value that has no place in the pool.
     pub fn free_placeless(self) {
         // SAFETY: nobody uses it any more, and `create` got it from the server's allocator.
-        unsafe { api!(RedisModule_Free)(self.into_raw().as_ptr()) }
+        unsafe { system::free(self.into_raw()) }
     }
 
     /// Notes that the lease ran out; true the first time.

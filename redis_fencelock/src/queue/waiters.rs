@@ -16,7 +16,7 @@ use redis_module::raw;
 
 use crate::counters::{self, Count};
 use crate::ffi::main_thread::MainThread;
-use crate::ffi::{Ctx, INTERNAL_ERROR, api, callback};
+use crate::ffi::{Blocked, BlockedId, BlockedProcs, Ctx, callback, command_callback};
 use crate::timer::alarm;
 use crate::{clock, config, server};
 
@@ -31,8 +31,8 @@ static WAITERS: MainThread<LazyCell<Waiters>> = MainThread::new(LazyCell::new(||
 
 struct Waiters {
     queues: RefCell<Queues<Rc<Waiter>>>,
-    /// Every blocked client, by its handle, until the server has released it.
-    blocked: RefCell<HashMap<usize, Rc<Waiter>>>,
+    /// Every blocked client, until the server has released it.
+    blocked: RefCell<HashMap<BlockedId, Rc<Waiter>>>,
     /// Waiters whose wait is over, to be unblocked when fewer are on their way.
     to_unblock: RefCell<VecDeque<Rc<Waiter>>>,
     /// How many were unblocked whose reply the server has not written yet: it writes all of them in one go.
@@ -112,7 +112,9 @@ pub(crate) fn next_recheck_us() -> Option<u64> {
 
 /// A blocked client.
 pub(crate) struct Waiter {
-    handle: *mut raw::RedisModuleBlockedClient,
+    id: BlockedId,
+    /// Taken once the server has been asked to write the reply.
+    blocked: Cell<Option<Blocked>>,
     pub db: i32,
     pub name: Box<[u8]>,
     pub owner: Box<[u8]>,
@@ -122,8 +124,6 @@ pub(crate) struct Waiter {
     pub since_us: u64,
     ticket: Cell<Option<Ticket>>,
     outcome: Cell<Outcome>,
-    /// The server was told that the wait is over.
-    unblocked: Cell<bool>,
     /// A repeated call has got the same grant, so it stands whatever becomes of this client.
     confirmed: Cell<bool>,
 }
@@ -160,11 +160,12 @@ pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis)
     if !replaces && queues.borrow().waiting(lock) as u64 >= config::max_waiters() {
         return Err(NotQueued::Full);
     }
-    let Some(handle) = block(ctx) else { return Err(NotQueued::MustNotBlock) };
+    let Some(blocked) = ctx.block(&PROCS) else { return Err(NotQueued::MustNotBlock) };
     let now_us = clock::steady_us();
     let deadline_us = now_us.saturating_add(wait.as_micros());
     let waiter = Rc::new(Waiter {
-        handle,
+        id: blocked.id(),
+        blocked: Cell::new(Some(blocked)),
         db: lock.db,
         name: lock.name.into(),
         owner: request.owner.into(),
@@ -173,10 +174,9 @@ pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis)
         since_us: now_us,
         ticket: Cell::new(None),
         outcome: Cell::new(Outcome::Waiting),
-        unblocked: Cell::new(false),
         confirmed: Cell::new(false),
     });
-    WAITERS.blocked.borrow_mut().insert(waiter.handle as usize, waiter.clone());
+    WAITERS.blocked.borrow_mut().insert(waiter.id, waiter.clone());
     let joined = if replaces {
         let taken = queues.borrow_mut().take_over(lock, request.owner, deadline_us, waiter.clone());
         taken.ok().map(|(ticket, before)| {
@@ -311,16 +311,17 @@ impl Waiter {
 
     /// Has the server write the reply, once.
     fn unblock(&self) {
-        if self.unblocked.replace(true) {
-            return;
-        }
-        let waiter = WAITERS.blocked.borrow().get(&(self.handle as usize)).cloned();
-        let data = waiter.map_or(std::ptr::null(), |waiter| {
+        if let Some(blocked) = self.blocked.take() {
             WAITERS.on_their_way.set(WAITERS.on_their_way.get() + 1);
-            Rc::into_raw(waiter)
-        });
-        // SAFETY: the handle is of a client blocked by `block` and not unblocked yet; the data is freed by `on_waiter_free`.
-        unsafe { api!(RedisModule_UnblockClient)(self.handle, data.cast_mut().cast()) };
+            blocked.unblock();
+        }
+    }
+
+    fn is_unblocked(&self) -> bool {
+        let blocked = self.blocked.take();
+        let is_unblocked = blocked.is_none();
+        self.blocked.set(blocked);
+        is_unblocked
     }
 
     fn leave_queue(&self) -> bool {
@@ -360,61 +361,35 @@ pub(crate) fn unblock_some() {
     }
 }
 
-/// Blocks the client of the running command; `None`, with nothing done, when the server does not allow that.
-fn block(ctx: Ctx) -> Option<*mut raw::RedisModuleBlockedClient> {
-    // SAFETY: the context is that of a command whose client may block; no core timeout, but a callback for CLIENT UNBLOCK.
-    unsafe {
-        let block = api!(RedisModule_BlockClient);
-        let handle = block(ctx.0, Some(on_waiter_reply), Some(on_waiter_timeout), Some(on_waiter_free), 0);
-        if handle.is_null() {
-            return None;
-        }
-        api!(RedisModule_SetDisconnectCallback)(handle, Some(on_waiter_gone));
-        Some(handle)
-    }
+const PROCS: BlockedProcs =
+    BlockedProcs { reply: on_waiter_reply, timeout: on_waiter_timeout, gone: on_waiter_gone, free: on_waiter_free };
+
+fn find(id: BlockedId) -> Option<Rc<Waiter>> {
+    WAITERS.blocked.borrow().get(&id).cloned()
 }
 
-fn find(handle: *mut raw::RedisModuleBlockedClient) -> Option<Rc<Waiter>> {
-    WAITERS.blocked.borrow().get(&(handle as usize)).cloned()
-}
+command_callback!(on_waiter_reply, |ctx, _strings| {
+    find(ctx.blocked()).map_or_else(|| ctx.reply_null(), |waiter| waiter.reply(ctx))
+});
 
-callback! {
-    fn on_waiter_reply(
-        ctx: *mut raw::RedisModuleCtx,
-        _argv: *mut *mut raw::RedisModuleString,
-        _argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
-    {
-        // SAFETY: the data is what `unblock` passed, alive until `on_waiter_free`.
-        let waiter = unsafe { api!(RedisModule_GetBlockedClientPrivateData)(ctx).cast::<Waiter>().as_ref() };
-        waiter.map_or_else(|| Ctx(ctx).reply_null(), |waiter| waiter.reply(Ctx(ctx)))
-    }
-}
-
-callback! {
+command_callback!(
     /// CLIENT UNBLOCK: our own deadlines do not come here.
-    fn on_waiter_timeout(
-        ctx: *mut raw::RedisModuleCtx,
-        _argv: *mut *mut raw::RedisModuleString,
-        _argc: c_int,
-    ) -> c_int, else Ctx(ctx).reply_error(INTERNAL_ERROR);
-    {
-        // SAFETY: the context is that of a blocked client.
-        let handle = unsafe { api!(RedisModule_GetBlockedClientHandle)(ctx) };
-        if let Some(waiter) = find(handle) {
+    on_waiter_timeout,
+    |ctx, _strings| {
+        if let Some(waiter) = find(ctx.blocked()) {
             waiter.leave_queue();
             waiter.outcome.set(Outcome::Over);
             waiter.unblock();
         }
-        Ctx(ctx).reply_null()
+        ctx.reply_null()
     }
-}
+);
 
 callback! {
     /// The client is gone, or was told something else by the server. What was on its way to it does not arrive.
-    fn on_waiter_gone(_ctx: *mut raw::RedisModuleCtx, handle: *mut raw::RedisModuleBlockedClient) -> (), else ();
+    fn on_waiter_gone(_ctx: Ctx, id: BlockedId) -> (), else ();
     {
-        let Some(waiter) = find(handle) else { return };
+        let Some(waiter) = find(id) else { return };
         let granted = match waiter.outcome.replace(Outcome::Over) {
             Outcome::Waiting => {
                 if waiter.leave_queue() {
@@ -423,7 +398,7 @@ callback! {
                 return;
             }
             Outcome::Over => return,
-            Outcome::Nothing | Outcome::Refused(_) if !waiter.unblocked.get() => return waiter.unblock(),
+            Outcome::Nothing | Outcome::Refused(_) if !waiter.is_unblocked() => return waiter.unblock(),
             Outcome::Nothing | Outcome::Refused(_) => None,
             Outcome::Granted(fence) => {
                 WAITERS.undelivered.borrow_mut().remove(&fence);
@@ -436,13 +411,9 @@ callback! {
 }
 
 callback! {
-    fn on_waiter_free(_ctx: *mut raw::RedisModuleCtx, data: *mut c_void) -> (), else ();
+    fn on_waiter_free(_ctx: Ctx, data: *mut c_void) -> (), else ();
     {
-        if !data.is_null() {
-            // SAFETY: the data is what `unblock` made of an Rc, and the server passes it here once.
-            let waiter = unsafe { Rc::from_raw(data.cast::<Waiter>().cast_const()) };
-            WAITERS.blocked.borrow_mut().remove(&(waiter.handle as usize));
-            WAITERS.on_their_way.set(WAITERS.on_their_way.get().saturating_sub(1));
-        }
+        WAITERS.blocked.borrow_mut().remove(&BlockedId::of_freed(data));
+        WAITERS.on_their_way.set(WAITERS.on_their_way.get().saturating_sub(1));
     }
 }

@@ -7,10 +7,6 @@
 use std::cell::Cell;
 use std::ffi::c_void;
 
-use fence::cluster::Served;
-use fence::lock::lease::State;
-use redis_module::raw;
-
 use crate::cluster::{self, NOT_SERVED_RETRY_US};
 use crate::ffi::main_thread::MainThread;
 use crate::ffi::{Ctx, NotPropagated, OwnedStr, callback};
@@ -22,6 +18,8 @@ use crate::queue::{ephemeral, handover, waiters};
 use crate::replication::{self, Cause};
 use crate::timer::{alarm, scan};
 use crate::{clock, config, server};
+use fence::cluster::Served;
+use fence::lock::lease::State;
 
 /// How long to wait while writes may not be propagated, as in a fail-over.
 const PAUSED_RETRY_MS: u64 = 10;
@@ -42,9 +40,8 @@ pub(crate) fn check_timer() {
 }
 
 callback! {
-    pub(crate) fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) -> (), else alarm::arm_in(PAUSED_RETRY_MS);
+    pub(crate) fn on_timer(ctx: Ctx, _data: *mut c_void) -> (), else alarm::arm_in(PAUSED_RETRY_MS);
     {
-        let ctx = Ctx(ctx);
         alarm::disarm();
         index().borrow_mut().settle_suspects();
         scan::sweep();

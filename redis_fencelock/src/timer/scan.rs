@@ -4,17 +4,15 @@
 //! Invariant: a key that is there from the first step to the last is seen.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::c_void;
 
 use fence::lock::queue::LockName;
-use redis_module::raw;
 
 use crate::clock;
 use crate::ffi::main_thread::MainThread;
-use crate::ffi::{Ctx, OwnedStr, Str, api, callback};
+use crate::ffi::{Ctx, Cursor, OwnedStr};
 use crate::lock::index::index;
 use crate::lock::slot::Slot;
-use crate::lock::value::{self, Value};
+use crate::lock::value::{Stored, Value};
 use crate::replication::Cause;
 use crate::timer::alarm;
 
@@ -128,72 +126,31 @@ struct Walk {
     cursor: Cursor,
 }
 
-struct Cursor(*mut raw::RedisModuleScanCursor);
-
-struct Step {
-    db: i32,
-    found: Found,
-}
-
 impl Walk {
     fn new() -> Walk {
-        // SAFETY: takes no argument; freed when dropped.
-        Walk { db: 0, cursor: Cursor(unsafe { api!(RedisModule_ScanCursorCreate)() }) }
+        Walk { db: 0, cursor: Cursor::new() }
     }
 
-    /// Looks at the next keys; true when all databases are done.
+    /// Checks the next keys; true when all databases are done.
     fn step(&mut self, ctx: Ctx) -> (Found, bool) {
-        let mut step = Step { db: self.db, found: Vec::new() };
+        let mut found = Vec::new();
         for _ in 0..STEP {
-            if !ctx.select_db(self.db) {
-                return (step.found, true);
+            let db = self.db;
+            if !ctx.select_db(db) {
+                return (found, true);
             }
-            step.db = self.db;
-            let data: *mut Step = &mut step;
-            // SAFETY: context and cursor are alive; the callback gets `data` during the call alone.
-            let more = unsafe { api!(RedisModule_Scan)(ctx.0, self.cursor.0, Some(on_key), data.cast()) };
-            if more == 0 {
+            let more = self.cursor.step(ctx, &mut |name, key| {
+                if let Stored::Lock(value) = Value::in_key(key)
+                    && !index().borrow().knows(value, LockName { db, name: name.bytes() })
+                {
+                    found.push((db, OwnedStr::new(name.bytes())));
+                }
+            });
+            if !more {
                 self.db += 1;
-                // SAFETY: the cursor is alive.
-                unsafe { api!(RedisModule_ScanCursorRestart)(self.cursor.0) };
+                self.cursor.restart();
             }
         }
-        (step.found, false)
-    }
-}
-
-impl Drop for Cursor {
-    fn drop(&mut self) {
-        // SAFETY: created once and destroyed once.
-        unsafe { api!(RedisModule_ScanCursorDestroy)(self.0) }
-    }
-}
-
-callback! {
-    fn on_key(
-        _ctx: *mut raw::RedisModuleCtx,
-        name: *mut raw::RedisModuleString,
-        key: *mut raw::RedisModuleKey,
-        data: *mut c_void,
-    ) -> (), else ();
-    {
-        // SAFETY: `step` passes a pointer to its own variable, and nobody else uses it during the scan.
-        let step = unsafe { &mut *data.cast::<Step>() };
-        let Some(value) = lock_in(key) else { return };
-        // SAFETY: the server passes the name of the key, alive during the call.
-        let name = unsafe { Str::from_raw(name) }.bytes();
-        if !index().borrow().knows(value, LockName { db: step.db, name }) {
-            step.found.push((step.db, OwnedStr::new(name)));
-        }
-    }
-}
-
-fn lock_in(key: *mut raw::RedisModuleKey) -> Option<Value> {
-    // SAFETY: the server passes an open key or null; the value is of our type when the type says so.
-    unsafe {
-        if key.is_null() || api!(RedisModule_ModuleTypeGetType)(key) != value::lock_type() {
-            return None;
-        }
-        Value::from_raw(api!(RedisModule_ModuleTypeGetValue)(key))
+        (found, false)
     }
 }

@@ -1,0 +1,80 @@
+//! Clients that wait for their reply.
+
+use std::ffi::{c_int, c_void};
+
+use redis_module::raw;
+
+use crate::ffi::context::Ctx;
+use crate::ffi::guard::{FromServer, api};
+
+/// A blocked client, to be unblocked once.
+pub(crate) struct Blocked(*mut raw::RedisModuleBlockedClient);
+
+/// What a blocked client is known by until it is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BlockedId(usize);
+
+// SAFETY: a number that nobody follows.
+unsafe impl FromServer for BlockedId {
+    type Raw = *mut raw::RedisModuleBlockedClient;
+
+    unsafe fn from_server(raw: Self::Raw) -> Self {
+        BlockedId(raw as usize)
+    }
+}
+
+type ReplyProc = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+
+/// What the server calls for a blocked client.
+pub(crate) struct BlockedProcs {
+    /// To write the reply, once it is unblocked.
+    pub reply: ReplyProc,
+    /// After CLIENT UNBLOCK.
+    pub timeout: ReplyProc,
+    /// When it is gone.
+    pub gone: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut raw::RedisModuleBlockedClient),
+    /// When the server has released it.
+    pub free: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void),
+}
+
+impl Ctx<'_> {
+    /// Blocks the client of the running command, without a time limit; `None`, with nothing done, when the server does not
+    /// allow that.
+    pub(crate) fn block(self, procs: &BlockedProcs) -> Option<Blocked> {
+        // SAFETY: the context is that of a command; the callbacks are functions of this module, which stays loaded.
+        unsafe {
+            let block = api!(RedisModule_BlockClient);
+            let handle = block(self.0, Some(procs.reply), Some(procs.timeout), Some(procs.free), 0);
+            if handle.is_null() {
+                return None;
+            }
+            api!(RedisModule_SetDisconnectCallback)(handle, Some(procs.gone));
+            Some(Blocked(handle))
+        }
+    }
+
+    /// The blocked client of the running callback.
+    pub(crate) fn blocked(self) -> BlockedId {
+        // SAFETY: the context is that of a blocked client.
+        BlockedId(unsafe { api!(RedisModule_GetBlockedClientHandle)(self.0) } as usize)
+    }
+}
+
+impl Blocked {
+    pub(crate) fn id(&self) -> BlockedId {
+        BlockedId(self.0 as usize)
+    }
+
+    /// Has the server write the reply. `free` gets the number.
+    pub(crate) fn unblock(self) {
+        // SAFETY: the handle is of a client that was blocked and not unblocked yet. The data is a number, not a pointer.
+        unsafe { api!(RedisModule_UnblockClient)(self.0, self.0.cast()) };
+    }
+}
+
+impl BlockedId {
+    /// The number that `free` gets.
+    pub(crate) fn of_freed(data: *mut c_void) -> BlockedId {
+        BlockedId(data as usize)
+    }
+}
