@@ -30,8 +30,9 @@ pub struct Refusals {
     slots: BTreeMap<u16, Refusal>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Refusal {
+    asked_us: u64,
     until_us: u64,
     wait_us: u64,
 }
@@ -44,10 +45,19 @@ impl Refusals {
 
     /// When to try this key again, if not yet at `now_us`.
     pub fn until(&self, name: &[u8], now_us: u64) -> Option<u64> {
+        self.until_by(name, now_us, |refusal| refusal.until_us)
+    }
+
+    /// The same for what somebody waits for: the slot may have come here meanwhile, so it is tried once a second.
+    pub fn until_soon(&self, name: &[u8], now_us: u64) -> Option<u64> {
+        self.until_by(name, now_us, |refusal| refusal.asked_us.saturating_add(ASK_AGAIN_US))
+    }
+
+    fn until_by(&self, name: &[u8], now_us: u64, until_us: impl Fn(&Refusal) -> u64) -> Option<u64> {
         if self.slots.is_empty() {
             return self.down_until(now_us);
         }
-        let slot = self.slots.get(&slot_of(name)).map(|refusal| refusal.until_us).filter(|&until_us| now_us < until_us);
+        let slot = self.slots.get(&slot_of(name)).map(until_us).filter(|&until_us| now_us < until_us);
         self.down_until(now_us).max(slot)
     }
 
@@ -56,9 +66,12 @@ impl Refusals {
         match served {
             Served::Down => self.down_until_us = now_us.saturating_add(ASK_AGAIN_US),
             Served::Elsewhere => {
-                let refusal = self.slots.entry(slot_of(name)).or_insert(Refusal { until_us: 0, wait_us: 0 });
-                let wait_us = (refusal.wait_us * 2).clamp(ASK_AGAIN_US, ASK_AGAIN_MAX_US);
-                *refusal = Refusal { until_us: now_us.saturating_add(wait_us), wait_us };
+                let refusal = self.slots.entry(slot_of(name)).or_default();
+                refusal.asked_us = now_us;
+                if now_us >= refusal.until_us {
+                    refusal.wait_us = (refusal.wait_us * 2).clamp(ASK_AGAIN_US, ASK_AGAIN_MAX_US);
+                    refusal.until_us = now_us.saturating_add(refusal.wait_us);
+                }
             }
             Served::Here => {
                 self.down_until_us = 0;
@@ -127,5 +140,23 @@ mod tests {
         refusals.note(b"{a}1", Served::Here, now_us);
         refusals.note(b"{a}1", Served::Elsewhere, now_us);
         assert_eq!(refusals.until(b"{a}1", now_us), Some(now_us + SECOND));
+    }
+
+    #[test]
+    fn what_somebody_waits_for_is_asked_for_once_a_second_and_makes_nobody_else_wait_longer() {
+        let mut refusals = Refusals::default();
+        for at in [0, 1, 3, 7] {
+            refusals.note(b"a", Served::Elsewhere, at * SECOND);
+        }
+        assert_eq!(refusals.until(b"a", 9 * SECOND), Some(15 * SECOND));
+        assert_eq!(
+            (refusals.until_soon(b"a", 8 * SECOND - 1), refusals.until_soon(b"a", 8 * SECOND)),
+            (Some(8 * SECOND), None)
+        );
+        refusals.note(b"a", Served::Elsewhere, 8 * SECOND);
+        assert_eq!(refusals.until_soon(b"a", 8 * SECOND), Some(9 * SECOND));
+        assert_eq!(refusals.until(b"a", 9 * SECOND), Some(15 * SECOND));
+        refusals.note(b"b", Served::Down, 9 * SECOND);
+        assert_eq!(refusals.until_soon(b"a", 9 * SECOND), Some(10 * SECOND));
     }
 }

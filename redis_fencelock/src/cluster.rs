@@ -55,16 +55,25 @@ pub(crate) const NOT_SERVED_RETRY_US: u64 = 1_000_000;
 
 /// Asks whether a key is served, but not again what was refused lately. The error is when to ask again.
 pub(crate) fn await_served(ctx: Ctx, name: Str, now_us: u64) -> Result<(), u64> {
+    await_by(ctx, name, now_us, Refusals::until)
+}
+
+/// The same for what somebody waits for.
+pub(crate) fn await_served_soon(ctx: Ctx, name: Str, now_us: u64) -> Result<(), u64> {
+    await_by(ctx, name, now_us, Refusals::until_soon)
+}
+
+fn await_by(ctx: Ctx, name: Str, now_us: u64, until: fn(&Refusals, &[u8], u64) -> Option<u64>) -> Result<(), u64> {
     if !server::in_cluster() {
         return Ok(());
     }
-    if let Some(until_us) = REFUSALS.borrow().until(name.bytes(), now_us) {
+    if let Some(until_us) = until(&REFUSALS.borrow(), name.bytes(), now_us) {
         return Err(until_us);
     }
     match served(ctx, name) {
         Served::Here => Ok(()),
         Served::Elsewhere | Served::Down => {
-            let until_us = REFUSALS.borrow().until(name.bytes(), now_us);
+            let until_us = until(&REFUSALS.borrow(), name.bytes(), now_us);
             Err(until_us.unwrap_or(now_us + NOT_SERVED_RETRY_US))
         }
     }

@@ -117,7 +117,7 @@ fn end(ctx: Ctx, cell: u32, db: i32) -> Result<(), u64> {
         return Ok(());
     }
     let name = OwnedStr::new(value.key());
-    cluster::await_served(ctx, name.as_str(), clocks.steady_us)?;
+    cluster::await_served_soon(ctx, name.as_str(), clocks.steady_us)?;
     match Slot::open(ctx, name.as_str(), Cause::Other) {
         Ok(slot) if slot.holds(value) => slot
             .set_deadline(lease.expire(clocks.steady_us), clocks)

@@ -108,7 +108,7 @@ fn undo_grant(ctx: Ctx, waiter: &Waiter, fence: Fence) -> bool {
         return true;
     }
     let name = OwnedStr::new(&waiter.name);
-    if cluster::await_served(ctx, name.as_str(), now_us).is_err() {
+    if cluster::await_served_soon(ctx, name.as_str(), now_us).is_err() {
         // The hold stays here until it is undone, or until its slot has left and the server deletes the key.
         return slot::read(ctx, name.as_str()).ok().flatten().is_none_or(|value| value.fence() != fence);
     }
