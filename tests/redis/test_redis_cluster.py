@@ -22,7 +22,6 @@ from harness.waiting import HANG_S
 from test_redis_persistence import snapshots_fail
 
 LONG_MS = 60_000
-APPLIED = "cmdstat_fencelock._apply"
 DEBUG = {"enable-debug-command": "yes"}
 # Names that are hard on a cluster: braces that are and that are not a hash tag, and any bytes.
 ODD_NAMES = [b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\r\nc", b"}{", b"{{b}}", b"{\xff\0}\n", bytes(range(256))]
@@ -106,6 +105,13 @@ def hold_at(node, key, *before):
         return told
     fields = dict(zip(told[::2], told[1::2], strict=True))
     return fields[b"owner"], fields[b"fence"]
+
+
+def applied(node):
+    """How many records of locks a node was sent."""
+    told = {name.lower(): counts for name, counts in node.facts("INFO", "commandstats").items()}
+    counts = told.get("cmdstat_fencelock._apply", "calls=0,")
+    return int(counts.partition("=")[2].partition(",")[0])
 
 
 def names_of(cluster, node, count):
@@ -264,18 +270,36 @@ def test_a_client_that_asks_for_a_slot_on_its_way_shuts_no_other_lock(cluster, l
     target = lines(place.target).control
     assert target.call_all(("ASKING",), ("RESTORE", "k", 0, payload)) == ["OK", "OK"]
     replica = cluster.replica_of(place.target)
-    records = lambda: {name.lower(): told for name, told in replica.facts("INFO", "commandstats").items()}.get(APPLIED)  # noqa: E731
-    before = records()
+    before = applied(replica)
     target.call("DEBUG", "RELOAD")
     cluster.end_move(place.slot, place.target)
     # The server's own record of what it was brought.
-    eventually(lambda: records() != before)
+    eventually(lambda: applied(replica) > before)
     assert hold_at(replica, "k", ("READONLY",)) == (b"A", FENCE_MAX)
     assert max(last_fence(place.target), last_fence(replica)) < now_us()
     assert target.call("FENCELOCK.ACQUIRE", mine, "A", LONG_MS) <= now_us()
     assert "DEL the key" in target.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS)
     assert target.call("DEL", "k") == 1
     assert target.call("FENCELOCK.ACQUIRE", "k", "B", LONG_MS) <= now_us()
+
+
+def test_a_slot_that_is_long_on_its_way_holds_up_no_record_of_another(cluster, lines):
+    """A server sends its own record of what it was brought as soon as it serves the slot."""
+    place = Place(cluster)
+    other = next(name for name in names_of(cluster, place.source, 2) if cluster.slot_of(name) != place.slot)
+    payload = lock_payload(fence=now_us(), left_us=600_000_000, owner=b"A")
+    for slot in (place.slot, cluster.slot_of(other)):
+        cluster.begin_move(slot, place.source, place.target)
+    target = lines(place.target).control
+    for key in [*(f"{{{other}}}{number}" for number in range(200)), "k"]:
+        assert target.call_all(("ASKING",), ("RESTORE", key, 0, payload)) == ["OK", "OK"]
+    replica = cluster.replica_of(place.target)
+    before = applied(replica)
+    cluster.end_move(place.slot, place.target)
+    eventually(lambda: applied(replica) == before + 1)
+    assert hold_at(replica, "k", ("READONLY",))[0] == b"A"
+    cluster.end_move(cluster.slot_of(other), place.target)
+    eventually(lambda: applied(replica) == before + 201)
 
 
 @each_move

@@ -112,5 +112,10 @@ pub(crate) fn put_back(restored: Restored) {
 }
 
 pub(crate) fn has_restored() -> bool {
-    !ARRIVALS.restored.borrow().is_empty()
+    restored() > 0
+}
+
+/// How many of them there are.
+pub(crate) fn restored() -> usize {
+    ARRIVALS.restored.borrow().len()
 }

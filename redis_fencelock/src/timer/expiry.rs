@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use crate::cluster::{self, NOT_SERVED_RETRY_US};
 use crate::ffi::main_thread::MainThread;
 use crate::ffi::{Ctx, NotPropagated, OwnedStr, callback};
-use crate::lock::arrival;
+use crate::lock::arrival::{self, Restored};
 use crate::lock::index::index;
 use crate::lock::slot::{self, Slot};
 use crate::lock::value::Value;
@@ -18,14 +18,18 @@ use crate::queue::{ephemeral, handover, waiters};
 use crate::replication::{self, Cause};
 use crate::timer::{alarm, scan};
 use crate::{clock, config, server};
-use fence::cluster::Served;
 use fence::lock::lease::State;
 
 /// How long to wait while writes may not be propagated, as in a fail-over.
 const PAUSED_RETRY_MS: u64 = 10;
 
+/// How long to rest for each of the locks that were restored here and are not served yet.
+const RESTORED_REST_US: u64 = 20;
+
 /// When to go on with the locks that were restored here.
 static RESTORED_DUE_US: MainThread<Cell<u64>> = MainThread::new(Cell::new(0));
+/// How many of them this round has still to go through, if one is under way.
+static RESTORED_LEFT: MainThread<Cell<Option<usize>>> = MainThread::new(Cell::new(None));
 
 /// Called by the server's cron: sees to it that the timer goes off when there is something to do.
 pub(crate) fn check_timer() {
@@ -74,7 +78,8 @@ fn write(ctx: Ctx) {
     alarm::arm_next(cluster::down_until().or_else(|| index().borrow().next_us()));
 }
 
-/// Propagates records of locks that were restored here. One whose slot is not served yet waits, as long as it is there.
+/// Propagates records of locks that were restored here. One whose slot is not served yet waits, as long as it is there, and
+/// holds no other up.
 fn send_restored(ctx: Ctx) {
     if !arrival::has_restored() {
         return;
@@ -82,27 +87,44 @@ fn send_restored(ctx: Ctx) {
     if clock::steady_us() < RESTORED_DUE_US.get() {
         return alarm::arm(RESTORED_DUE_US.get());
     }
+    // One round: what is put back is not popped again in it.
+    let mut left = RESTORED_LEFT.get().unwrap_or_else(arrival::restored);
     alarm::for_a_slice(|budget| {
-        *budget -= 1;
-        let Some(restored) = arrival::pop_restored() else { return false };
-        let name = OwnedStr::new(&restored.name);
-        if !ctx.select_db(restored.db) || !matches!(slot::read(ctx, name.as_str()), Ok(Some(_))) {
-            return *budget > 0;
-        }
-        if cluster::served(ctx, name.as_str()) != Served::Here {
-            arrival::put_back(restored);
-            RESTORED_DUE_US.set(clock::steady_us() + NOT_SERVED_RETRY_US);
-            *budget = (*budget).max(1); // the slice ends
+        if left == 0 || *budget == 0 {
             return false;
         }
-        if let Ok(slot) = Slot::open(ctx, name.as_str(), Cause::Other) {
-            _ = slot.propagate_again(clock::clocks());
+        (left, *budget) = (left - 1, *budget - 1);
+        if let Some(restored) = arrival::pop_restored()
+            && !propagate_restored(ctx, &restored)
+        {
+            arrival::put_back(restored);
         }
-        *budget > 0
+        true
     });
+    RESTORED_LEFT.set((left > 0).then_some(left));
+    if left == 0 && arrival::has_restored() {
+        // Of a large slot that is long on its way not all are gone through each second.
+        let rest_us = NOT_SERVED_RETRY_US.max(arrival::restored() as u64 * RESTORED_REST_US);
+        RESTORED_DUE_US.set(clock::steady_us() + rest_us);
+    }
     if arrival::has_restored() {
         alarm::arm(RESTORED_DUE_US.get().max(clock::steady_us() + 1_000));
     }
+}
+
+/// Propagates the record of a lock that was restored; false when its slot is not served yet.
+fn propagate_restored(ctx: Ctx, restored: &Restored) -> bool {
+    let name = OwnedStr::new(&restored.name);
+    if !ctx.select_db(restored.db) || !matches!(slot::read(ctx, name.as_str()), Ok(Some(_))) {
+        return true;
+    }
+    if cluster::await_served_soon(ctx, name.as_str(), clock::steady_us()).is_err() {
+        return false;
+    }
+    if let Ok(slot) = Slot::open(ctx, name.as_str(), Cause::Other) {
+        _ = slot.propagate_again(clock::clocks());
+    }
+    true
 }
 
 /// Ends the leases whose time has come.
