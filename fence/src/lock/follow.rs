@@ -94,9 +94,9 @@ impl Follower {
         let Reading { incarnation, steady_us } = reading;
         let follows = self.window.is_some_and(|window| window.incarnation == incarnation);
         if !follows {
-            let seed = self.turn_to(reading, before, local_us, ahead_us);
+            self.turn_to(reading, before, local_us, ahead_us);
             let sample = sample(local_us, steady_us);
-            self.window = Some(Window { incarnation, before: seed, now: sample, began_us: local_us, readings: 0 });
+            self.window = Some(Window { incarnation, before: None, now: sample, began_us: local_us, readings: 0 });
         }
         let base_us = self.base_us(incarnation).unwrap_or_default();
         let Some(window) = &mut self.window else { return ahead_us };
@@ -114,20 +114,20 @@ impl Follower {
         Lease { deadline_us: lease.deadline_us.min(longest_us), ..lease }
     }
 
-    /// Finds the base of a new issuer, and the difference to its clock if it is known already.
-    fn turn_to(&mut self, reading: Reading, before: Option<Reading>, local_us: u64, ahead_us: i64) -> Option<i64> {
-        let related = before.and_then(|before| Some((before, self.base_us(before.incarnation)?)));
-        if let Some((before, base_us)) = related {
-            let base_us = base_us.saturating_add(difference(before.steady_us, reading.steady_us));
-            self.know(reading.incarnation, base_us);
-            let follows = self.window.is_some_and(|window| window.incarnation == before.incarnation);
-            return follows.then(|| base_us.saturating_sub(ahead_us).saturating_sub(drift(reading.steady_us)));
-        }
-        let base_us = self.base_us(reading.incarnation);
+    /// Finds the base of a new issuer.
+    ///
+    /// The new issuer may take the clock of the one before for later than it was, as every follower may, and then this
+    /// server's clock goes back with it. So nothing that was learned from the one before says how late the new one's
+    /// readings are.
+    fn turn_to(&mut self, reading: Reading, before: Option<Reading>, local_us: u64, ahead_us: i64) {
+        let related = before.and_then(|before| {
+            let base_us = self.base_us(before.incarnation)?;
+            Some(base_us.saturating_add(difference(before.steady_us, reading.steady_us)))
+        });
+        let known = related.or_else(|| self.base_us(reading.incarnation));
         // This server's clock does not jump.
-        let base_us = base_us.unwrap_or(difference(local_us, reading.steady_us).saturating_add(ahead_us));
+        let base_us = known.unwrap_or(difference(local_us, reading.steady_us).saturating_add(ahead_us));
         self.know(reading.incarnation, base_us);
-        None
     }
 
     fn base_us(&self, incarnation: u64) -> Option<i64> {

@@ -95,14 +95,42 @@ fn a_fail_over_keeps_the_leases_of_the_former_issuer_where_they_are() {
     let clock_us = (now_us + APART_US).wrapping_add(heir.ahead_us as u64);
     let before = heir.follower.become_issuer(8, clock_us);
     let first = Reading { incarnation: 8, steady_us: clock_us };
-    // The first word of the new one is late by 5 s.
+    // The first word of the new one is late by 5 s, so everything is; the second is prompt.
     let received_us = now_us + 5 * S + APART_US;
     other.ahead_us = other.follower.receive(first, before, received_us, other.ahead_us);
+    assert!(other.ends_us(90 * S).abs_diff(ends_us + 5 * S) < 100_000);
+    let second = Reading { steady_us: clock_us + 6 * S, ..first };
+    other.ahead_us = other.follower.receive(second, before, received_us + S, other.ahead_us);
     assert!(other.ends_us(90 * S).abs_diff(ends_us) < 100_000);
     let of_the_new_us = other.follower.place(Reading { incarnation: 8, steady_us: clock_us + 10 * S }).unwrap();
     let ends_us = of_the_new_us.wrapping_sub(other.ahead_us as u64) - APART_US;
     assert!(ends_us.abs_diff(51 * S) < 100_000, "{ends_us}");
     assert_eq!(heir.follower.place(first), Some(clock_us));
+}
+
+#[test]
+fn an_heir_that_took_its_primary_to_be_behind_shortens_nothing() {
+    for (heir_late_us, other_late_us) in [(6 * S, 300), (300, 6 * S), (300, 300)] {
+        let (mut heir, mut other) = (Replica::new(), Replica::new());
+        (1..=40).for_each(|s| heir.receive(s * S, heir_late_us));
+        (1..=40).for_each(|s| other.receive(s * S, other_late_us));
+        let now_us = 50 * S;
+        // As the heir's machine has the same clock as the issuer's, plus what it is apart.
+        let clock_us = (now_us + APART_US).wrapping_add(heir.ahead_us as u64);
+        let before = heir.follower.become_issuer(8, clock_us);
+        for (s, late_us) in [(0, 2 * S), (3, 500), (4, 500)] {
+            let read = Reading { incarnation: 8, steady_us: clock_us + s * S };
+            let before = before.map(|before| Reading { steady_us: before.steady_us + s * S, ..before });
+            let received_us = now_us + s * S + late_us + APART_US;
+            other.ahead_us = other.follower.receive(read, before, received_us, other.ahead_us);
+            // What the new one grants for 8 s, and what the former one granted until 90 s.
+            let placed_us = other.follower.place(Reading { steady_us: read.steady_us + 8 * S, ..read }).unwrap();
+            let ends_us = placed_us.wrapping_sub(other.ahead_us as u64) - APART_US;
+            assert!(ends_us >= now_us + (s + 8) * S, "{ends_us}");
+            assert!(late_us == 2 * S || ends_us <= now_us + (s + 8) * S + 100_000, "{ends_us}");
+            assert!(other.ends_us(90 * S) >= 90 * S);
+        }
+    }
 }
 
 #[test]
