@@ -126,9 +126,8 @@ event!(
 event!(on_fork, |sub| {
     replication::resume();
     let keeps_aof = Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_AOF != 0;
-    let may_write = server::is_primary();
     let has_fence = config::save_last_fence() && server::last_fence() != 0;
-    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && may_write && has_fence {
+    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_BORN && keeps_aof && has_fence {
         replication::send_floor_soon();
     }
 });

@@ -158,12 +158,20 @@ pub(crate) fn send_floor_soon() {
 
 /// Sends what was put off until a write may be propagated.
 pub(crate) fn send_due(ctx: Ctx) {
-    if REPLICATION.sends_floor.take() {
-        let sent = ctx.replicate_number(FLOOR, server::last_fence());
-        REPLICATION.sends_floor.set(sent.is_err());
-    }
+    send_floor(|last| ctx.replicate_number(FLOOR, last));
     if REPLICATION.sends_clock.take() {
         send_clock(ctx);
+    }
+}
+
+/// The same on a replica: its file, too, is all that it may be started from.
+pub(crate) fn send_due_to_file(ctx: Ctx) {
+    send_floor(|last| ctx.replicate_to_file(FLOOR, last));
+}
+
+fn send_floor(send: impl FnOnce(u64) -> Result<(), NotPropagated>) {
+    if REPLICATION.sends_floor.take() {
+        REPLICATION.sends_floor.set(send(server::last_fence()).is_err());
     }
 }
 

@@ -90,6 +90,13 @@ def promote(client):
     client.replicaof("NO", "ONE")
 
 
+def rewrite(client):
+    """Have the append-only file written anew, and wait for it."""
+    client.bgrewriteaof()
+    state = lambda: [client.info("persistence")[f"aof_rewrite_{state}"] for state in ("scheduled", "in_progress")]  # noqa: E731
+    eventually(state, [0, 0])
+
+
 # --- what a replica knows
 
 
@@ -445,3 +452,20 @@ def test_a_replica_that_is_flushed_during_a_swapdb_load_keeps_what_is_loaded(nod
     live = lambda: dict(zip(*[iter(replica.execute_command("FENCELOCK.STATS"))] * 2))[b"live-leases"]  # noqa: E731
     eventually(live, 40_000)
     assert {inspect(replica, key).owner for key in ("new1", "new20000", "later1", "later20000")} == {b"A"}
+
+
+def test_a_replicas_append_only_file_keeps_the_last_fence_when_it_is_written_anew(node):
+    """Also without the preamble, and with no lock in it."""
+    server, primary = node()
+    replica_server, replica = node(of=server, appendonly="yes", aof_use_rdb_preamble="no", appendfsync="always")
+    eventually(lambda: replica.info("persistence")["aof_rewrite_in_progress"], 0)
+    raised = time.time_ns() // 1_000 + 3_000_000_000
+    assert primary.execute_command("FENCELOCK.RAISE", raised) == raised
+    wait_until_equal(primary, replica)
+    rewrite(replica)
+    files = lambda: [file.read_bytes() for file in (replica_server.data_dir / "appendonlydir").glob("*.incr.aof")]  # noqa: E731
+    eventually(lambda: b"FENCELOCK._FLOOR" in b"".join(files()).upper())
+    replica_server.kill()
+    replica_server.start()
+    assert replica.info("replication")["role"] == "master"
+    assert acquire(replica, "k", "A", 60_000) == raised + 1

@@ -38,6 +38,14 @@ impl Ctx<'_> {
         })
     }
 
+    /// Sends `command number` to the append-only file alone.
+    pub(crate) fn replicate_to_file(self, command: &CStr, number: u64) -> Result<(), NotPropagated> {
+        // SAFETY: the format asks for one long long, which follows.
+        propagated(command, || unsafe {
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), c"Rl".as_ptr(), number as c_longlong)
+        })
+    }
+
     /// Sends `command numbers...` to the replicas alone.
     pub(crate) fn replicate_to_replicas(self, command: &CStr, numbers: [u64; 4]) -> Result<(), NotPropagated> {
         let format = c"Allll".as_ptr();

@@ -55,11 +55,11 @@ callback! {
         waiters::close_unanswered(ctx);
         index().borrow_mut().forget_last_unlinked();
         config::warn_if_due(ctx);
-        if server::is_primary() && !server::is_loading() {
-            if Ctx::may_replicate() {
-                write(ctx);
-            } else {
-                alarm::arm_in(PAUSED_RETRY_MS);
+        if !server::is_loading() {
+            match server::is_primary() {
+                true if Ctx::may_replicate() => write(ctx),
+                true => alarm::arm_in(PAUSED_RETRY_MS),
+                false => replication::send_due_to_file(ctx),
             }
         }
         scan::walk(ctx);
