@@ -6,6 +6,7 @@ waiting. The folders have some of their own. Every test that asks for `pg` or an
 `make test` runs several workers, each with servers of its own; a test that bounds time is marked `timing`.
 """
 
+import contextlib
 import itertools
 
 import psycopg
@@ -20,6 +21,13 @@ from harness import PostgresServer, RedisServer, places
 # What every fresh database is copied from: making one takes some 30 ms, CREATE EXTENSION in each would take more.
 TEMPLATE = "fence_template"
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def closing():
+    """Passes on what a test made, and closes it after the test, the last first."""
+    with contextlib.ExitStack() as stack:
+        yield lambda made: stack.enter_context(contextlib.closing(made))
 
 
 @pytest.fixture(scope="session")
@@ -39,18 +47,9 @@ def r(redis_server):
 
 
 @pytest.fixture
-def make_redis():
+def make_redis(closing):
     """A factory of own servers, with RedisServer's arguments; started, and removed after the test."""
-    servers = []
-
-    def make(*args, **kwargs):
-        server = RedisServer(*args, **kwargs)
-        servers.append(server)
-        return server.start()
-
-    yield make
-    for server in servers:
-        server.close()
+    return lambda *args, **kwargs: closing(RedisServer(*args, **kwargs)).start()
 
 
 @pytest.fixture(scope="session", params=places.majors_under_test(), ids=lambda major: f"pg{major or 'own'}")
@@ -74,18 +73,13 @@ def dsn(pg):
 
 
 @pytest.fixture
-def connect(dsn):
+def connect(dsn, closing):
     """A factory of psycopg connections to the fresh database (autocommit unless asked otherwise)."""
-    connections = []
 
     def make(*, url=None, autocommit=True, **kwargs):
-        connection = psycopg.connect(url or dsn, autocommit=autocommit, **kwargs)
-        connections.append(connection)
-        return connection
+        return closing(psycopg.connect(url or dsn, autocommit=autocommit, **kwargs))
 
-    yield make
-    for connection in connections:
-        connection.close()
+    return make
 
 
 @pytest.fixture
@@ -95,19 +89,10 @@ def db(connect):
 
 
 @pytest.fixture
-def make_pg(pg):
+def make_pg(pg, closing):
     """A factory of own PostgreSQL servers of the major under test, with PostgresServer's keyword arguments."""
-    servers = []
-
-    def make(**kwargs):
-        chosen = {} if places.chosen_pg_config() else {"major": pg.major}
-        server = PostgresServer(**chosen, **kwargs)
-        servers.append(server)
-        return server.start()
-
-    yield make
-    for server in servers:
-        server.close()
+    chosen = {} if places.chosen_pg_config() else {"major": pg.major}
+    return lambda **kwargs: closing(PostgresServer(**chosen, **kwargs)).start()
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ ALTERED = {
 IS_STALE = ("0A000", "cached plan must not change result type", "RevalidateCachedQuery")
 
 
-def refusal(db, *statement):
+def said(db, *statement):
     with pytest.raises(psycopg.Error) as raised:
         db.execute(*statement)
     diag = raised.value.diag
@@ -58,9 +58,9 @@ def test_a_prepared_select_star_is_refused_as_the_servers_own_and_works_when_pre
     for _ in range(6):
         db.execute("EXECUTE q"), db.execute("EXECUTE plain")
     other.execute(ALTERED[altered])
-    assert refusal(db, "EXECUTE plain") == IS_STALE, "what a plain query gets"
+    assert said(db, "EXECUTE plain") == IS_STALE, "what a plain query gets"
     for _ in range(3):
-        assert refusal(db, "EXECUTE q") == IS_STALE
+        assert said(db, "EXECUTE q") == IS_STALE
     assert db.execute("SELECT fenced_claim_json('acct', 1, 5) ->> 'fence'").fetchone() == ("5",)
     db.execute(f"DEALLOCATE q; PREPARE q AS SELECT * FROM {CALLS[call]}")
     for _ in range(6):
@@ -75,7 +75,7 @@ def test_a_query_that_was_prepared_and_never_run_before_is_refused_too(acct, alt
     db, other = acct
     db.execute("PREPARE q AS SELECT * FROM fenced_claim(NULL::acct, 1, 5)")
     other.execute(ALTERED[altered])
-    assert refusal(db, "EXECUTE q") == IS_STALE
+    assert said(db, "EXECUTE q") == IS_STALE
     assert db.execute("SELECT fence FROM acct WHERE id = 2").fetchone() == (0,)
 
 
@@ -83,7 +83,7 @@ def test_a_refused_query_has_changed_nothing(acct):
     db, other = acct
     db.execute("PREPARE q(bigint) AS SELECT * FROM fenced_claim(NULL::acct, 2, $1); EXECUTE q(5)")
     other.execute(ALTERED["drop"])
-    assert refusal(db, "EXECUTE q(9)") == IS_STALE
+    assert said(db, "EXECUTE q(9)") == IS_STALE
     assert db.execute("SELECT fence FROM acct WHERE id = 2").fetchone() == (5,)
 
 

@@ -3,6 +3,8 @@
 import psycopg
 import pytest
 
+from refusals import refusal
+
 CALLS = {
     "claim": "SELECT * FROM fenced_claim(NULL::acct, 1, {fence})",
     "claim_json": "SELECT fenced_claim_json('acct', 1, {fence})",
@@ -39,12 +41,6 @@ def everything(db):
 def trigger(db, timing, body):
     db.execute(f"CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$")
     db.execute(f"CREATE TRIGGER spoil {timing} ON acct FOR EACH ROW EXECUTE FUNCTION spoil()")
-
-
-def refusal(db, sql):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql)
-    return raised.value
 
 
 @pytest.mark.parametrize("call", [name for name in CALLS if name != "reset"])

@@ -1,7 +1,8 @@
 """Every refusal: its SQLSTATE, DETAIL and HINT, and that it changed nothing; then bad input for every argument."""
 
-import psycopg
 import pytest
+
+from refusals import refusal
 
 ROW_FUNCTIONS = {
     "fenced_claim": "SELECT * FROM fenced_claim({target}, {key}, {fence}, fence_column => {column})",
@@ -30,12 +31,6 @@ def call(function, *, table="acct", key="1", keys="ARRAY[1]", fence="33", patch=
     if table == "NULL":
         target = "NULL::acct" if function in BY_ROW_TYPE else "NULL"
     return ROW_FUNCTIONS[function].format(target=target, key=key, keys=keys, fence=fence, patch=patch, column=column)
-
-
-def refusal(db, sql):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql)
-    return raised.value
 
 
 def everything(db):

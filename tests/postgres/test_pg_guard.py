@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from harness.waiting import HANG_S
+from refusals import refused
 
 TAKEN_OVER = "Another holder has taken over. Roll back, and take the lock again."
 GUARD = "SELECT fenced_guard(%s, %s)"
@@ -62,10 +63,6 @@ class Waiting:
         self._thread.join(60)
         assert not self._thread.is_alive(), "it still waits"
         return self._answer
-
-
-def refused(sqlstate):
-    return pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == sqlstate)
 
 
 def test_the_newest_fence_is_stored_and_an_older_one_is_refused(db):

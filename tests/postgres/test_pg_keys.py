@@ -4,9 +4,10 @@ import datetime
 import decimal
 import uuid
 
-import psycopg
 import pytest
 from psycopg.types.json import Jsonb
+
+from refusals import refusal
 
 # Type of the key column, a key as SQL text, and one that is near but names no row.
 TYPES = {
@@ -62,12 +63,6 @@ def typed(db):
     db.execute("CREATE TYPE mood AS ENUM ('bad', 'ok'); CREATE TYPE pair AS (a int, b text)")
     db.execute("CREATE DOMAIN positive AS int CHECK (VALUE > 0)")
     return db
-
-
-def refusal(db, sql, parameters=None):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql, parameters)
-    return raised.value
 
 
 def test_a_key_of_every_type_finds_its_row_and_no_other(typed):

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from harness import PostgresServer, eventually, places
+from refusals import refused
 
 README = (places.ROOT / "pg_fence" / "README.md").read_text().partition("\n## Logical replication\n")[2].partition("\n## ")[0]
 GUARDS = "fence_internals.guards"
@@ -103,16 +104,8 @@ def guard(connection, resource, fence):
 
 
 @pytest.fixture
-def make_pair(server):
-    pairs = []
-
-    def make(**kwargs):
-        pairs.append(Pair(server, **kwargs))
-        return pairs[-1]
-
-    yield make
-    for pair in pairs:
-        pair.close()
+def make_pair(server, closing):
+    return lambda **kwargs: closing(Pair(server, **kwargs))
 
 
 def steps():
@@ -120,10 +113,6 @@ def steps():
     rows = re.findall(r"^\| \d \| (\w+).*? \| `(.*)` \|$", README, re.MULTILINE)
     assert [where for where, _ in rows] == ["subscriber", "publisher", "publisher", "subscriber"]
     return rows
-
-
-def refused(sqlstate):
-    return pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == sqlstate)
 
 
 def test_a_subscriber_that_was_made_as_the_readme_says_can_take_over(make_pair):

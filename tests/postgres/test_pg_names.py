@@ -5,17 +5,13 @@ import json
 import psycopg
 import pytest
 
+from refusals import refusal
+
 ODD_NAMES = ["Id", "select", "x; drop table y;--", "a.b", 'q"uo"te', "it's", "$1", "%s", "back\\slash", " ", "é" * 31 + "x", "fenced", "fenced_", "_", "tab\tnew\nline", "ROW", "{}"]
 
 
 def quoted(name):
     return '"' + name.replace('"', '""') + '"'
-
-
-def refusal(db, sql, parameters=None):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql, parameters)
-    return raised.value.sqlstate
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ TABLE = '"Odd ""Schema"."Or""der; --"'
 def test_every_name_is_taken_as_it_is(odd, setting):
     if setting.startswith("standard_conforming") and odd.info.server_version >= 190_000:
         # From 19 on there are no other literals.
-        assert refusal(odd, f"SET {setting}") == "0A000"
+        assert refusal(odd, f"SET {setting}").sqlstate == "0A000"
         setting = "standard_conforming_strings = on"
     odd.execute(f"SET {setting}")
     assert odd.execute(f"SELECT \"Fence\" FROM fenced_claim(NULL::{TABLE}, 1, 5, 'Fence')").fetchall() == [(5,)]
@@ -49,13 +45,13 @@ def test_every_name_is_taken_as_it_is(odd, setting):
 
 def test_names_in_another_case_are_unknown(odd):
     for name in ("id", "ID", "SELECT", "fence", "the key"):
-        assert refusal(odd, "SELECT fenced_write(%s::regclass, 1, 5, %s::jsonb, 'Fence')", (TABLE, json.dumps({name: "x"}))) == "42703"
+        assert refusal(odd, "SELECT fenced_write(%s::regclass, 1, 5, %s::jsonb, 'Fence')", (TABLE, json.dumps({name: "x"}))).sqlstate == "42703"
     for name in ("fence", "FENCE", '"Fence"'):
-        assert refusal(odd, "SELECT fenced_claim_json(%s::regclass, 1, 5, %s::name)", (TABLE, name)) == "42703"
+        assert refusal(odd, "SELECT fenced_claim_json(%s::regclass, 1, 5, %s::name)", (TABLE, name)).sqlstate == "42703"
 
 
 def test_a_table_with_a_mixed_case_name_is_found_by_its_row_type(odd):
-    assert refusal(odd, f"SELECT * FROM fenced_claim(NULL::{TABLE}, 9, 5, 'Fence')") == "P0002"
+    assert refusal(odd, f"SELECT * FROM fenced_claim(NULL::{TABLE}, 9, 5, 'Fence')").sqlstate == "P0002"
 
 
 INJECTIONS = ["1); DROP TABLE y; --", "1' OR '1'='1", '"; DROP TABLE y; --', "$$; DROP TABLE y; $$", "\\'; DROP TABLE y; --", "' || (SELECT 'x') || '"]
@@ -67,9 +63,9 @@ def test_no_key_name_or_value_is_ever_run(odd):
         odd.execute("INSERT INTO t VALUES (%s)", (text,))
         assert odd.execute("SELECT id FROM fenced_claim(NULL::t, %s, 5)", (text,)).fetchall() == [(text,)]
         assert odd.execute("SELECT fenced_update('t', %s, 5, %s::jsonb)", (text, json.dumps({"v": text}))).fetchone() == (True,)
-        assert refusal(odd, "SELECT fenced_update('t', %s, 5, %s::jsonb)", (text, json.dumps({text: 1}))) == "42703"
-        assert refusal(odd, "SELECT fenced_claim_json('t', 'x', 5, %s::name)", (text,)) == "42703"
-        assert refusal(odd, "SELECT fenced_claim_json('t', jsonb_build_object(%s::text, 1), 5)", (text,)) == "22023"
+        assert refusal(odd, "SELECT fenced_update('t', %s, 5, %s::jsonb)", (text, json.dumps({text: 1}))).sqlstate == "42703"
+        assert refusal(odd, "SELECT fenced_claim_json('t', 'x', 5, %s::name)", (text,)).sqlstate == "42703"
+        assert refusal(odd, "SELECT fenced_claim_json('t', jsonb_build_object(%s::text, 1), 5)", (text,)).sqlstate == "22023"
     assert odd.execute("SELECT count(*) FROM t WHERE id = v").fetchone() == (len(INJECTIONS),)
     assert odd.execute("SELECT count(*) FROM y").fetchone() == (0,)
 
@@ -136,7 +132,7 @@ def test_planted_operators_and_functions_are_never_used(attacked):
         assert attacked.execute("SELECT public.fenced_update('public.acct', 1, 1, '{\"bal\": 66}')").fetchone() == (False,)
         assert attacked.execute("SELECT * FROM public.fenced_claim(NULL::public.acct, 1, 1)").fetchall() == []
         assert attacked.execute("SELECT public.fenced_claim_json('public.acct', 1, 1)").fetchone() == (None,)
-        assert refusal(attacked, "SELECT public.fenced_update('public.acct', 1, 99, '{\"bal\": 66}')") == "LF002"
+        assert refusal(attacked, "SELECT public.fenced_update('public.acct', 1, 99, '{\"bal\": 66}')").sqlstate == "LF002"
     assert attacked.execute("SELECT public.fenced_claim_json('public.acct', 1, 21)").fetchone()[0] == {"id": 1, "fence": 21, "bal": 10}
 
 
@@ -167,7 +163,7 @@ def test_a_users_own_casts_are_never_used(db):
     db.execute("CREATE TYPE box1 AS (n int); CREATE FUNCTION unbox(box1) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$; CREATE CAST (box1 AS int) WITH FUNCTION unbox(box1) AS IMPLICIT")
     assert db.execute("SELECT id FROM fenced_claim(NULL::t, ROW(1)::box1, 5)").fetchall() == [(1,)], "a row of one field"
     db.execute("CREATE TYPE hue AS ENUM ('1'); CREATE FUNCTION unhue(hue) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'planted'; END $$; CREATE CAST (hue AS int) WITH FUNCTION unhue(hue) AS IMPLICIT")
-    assert refusal(db, "SELECT fenced_claim_json('t', '1'::hue, 5)") == "42804"
+    assert refusal(db, "SELECT fenced_claim_json('t', '1'::hue, 5)").sqlstate == "42804"
 
 
 def test_a_caller_gains_no_right_and_no_right_is_lost_on_the_way(attacked):
@@ -181,7 +177,7 @@ def test_a_caller_gains_no_right_and_no_right_is_lost_on_the_way(attacked):
             "SELECT public.fenced_delete('public.acct', 1, 20)",
             "SELECT public.fence_reset('public.acct', 1, 1)",
         ):
-            assert (call, refusal(attacked, call)) == (call, "42501")
+            assert (call, refusal(attacked, call).sqlstate) == (call, "42501")
     finally:
         attacked.execute("RESET ROLE; RESET search_path; DROP OWNED BY mallory; DROP ROLE mallory")
     assert attacked.execute("SELECT * FROM acct").fetchall() == [(1, 20, 10)]
@@ -201,7 +197,7 @@ def test_planted_objects_stop_the_creation_of_the_extension_and_are_not_adopted(
             with psycopg.connect(pg.url("planted"), autocommit=True) as db:
                 signature = "fenced_update(regclass, text, bigint, jsonb, name)"
                 db.execute(f"CREATE FUNCTION {signature} RETURNS boolean LANGUAGE sql AS 'SELECT true'")
-                assert refusal(db, "CREATE EXTENSION pg_fence") == "42723"
+                assert refusal(db, "CREATE EXTENSION pg_fence").sqlstate == "42723"
                 db.execute(f"DROP FUNCTION {signature}; CREATE DOMAIN public.name AS text; CREATE DOMAIN public.regclass AS text; CREATE DOMAIN public.jsonb AS text")
                 db.execute("CREATE EXTENSION pg_fence")
                 types = db.execute("SELECT DISTINCT t::regtype::oid < 16384 FROM pg_proc, unnest(proargtypes) t WHERE proname ~ '^fence'").fetchall()

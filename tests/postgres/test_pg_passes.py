@@ -5,15 +5,9 @@ import itertools
 import psycopg
 import pytest
 
+from refusals import outcome
+
 ROWS = [(1, 10, 5), (2, 20, 5), (3, 30, 0)]
-
-
-def outcome(connection, statement, parameters=None):
-    """The SQLSTATE of the refusal, or how many rows were written."""
-    try:
-        return connection.execute(statement, parameters).rowcount
-    except psycopg.Error as error:
-        return error.sqlstate
 
 
 def in_transaction(connection, *statements):

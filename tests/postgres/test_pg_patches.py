@@ -28,7 +28,7 @@ def update(db, patch):
     return db.execute(UPDATE, (patch if isinstance(patch, str) else json.dumps(patch),)).fetchone()[0]
 
 
-def refused(db, patch):
+def refusal_of(db, patch):
     before = db.execute("SELECT p::text FROM p").fetchall()
     with pytest.raises(psycopg.Error) as raised:
         update(db, patch)
@@ -195,7 +195,7 @@ ILL_FITTING = [
 
 
 def test_a_value_that_does_not_fit_is_refused_and_nothing_changes(p):
-    outcomes = [(patch, refused(p, patch)) for patch, _ in ILL_FITTING]
+    outcomes = [(patch, refusal_of(p, patch)) for patch, _ in ILL_FITTING]
     assert outcomes == ILL_FITTING
 
 
@@ -210,7 +210,7 @@ def test_a_patch_may_name_every_column_of_a_wide_table(db):
     db.execute("INSERT INTO p (id, fence) VALUES (1, 5)")
     assert update(db, {name: n for n, name in enumerate(columns)}) is True
     assert db.execute("SELECT c0, c777, c1499 FROM p").fetchone() == (0, 777, 1499)
-    assert refused(db, {**{name: 1 for name in columns}, "c1500": 1}) == "42703"
+    assert refusal_of(db, {**{name: 1 for name in columns}, "c1500": 1}) == "42703"
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
@@ -243,7 +243,7 @@ def test_an_identity_by_default_column_may_be_patched(db):
 
 def test_a_deeply_nested_value_is_an_error_and_not_a_crash(p):
     deep = '{"a": ' + "[" * 5000 + "]" * 5000 + "}"
-    assert refused(p, deep) in ("22P02", "54000", "54001")
+    assert refusal_of(p, deep) in ("22P02", "54000", "54001")
     assert p.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -268,6 +268,6 @@ def test_integers_are_exact_up_to_the_ends_of_each_type(db):
         assert [db.execute(written, (json.dumps({column: n}),)).fetchone()[0] for n in fitting] == fitting
         assert db.execute(written, (f'{{"{column}": 1e2}}',)).fetchone() == (100,)
         for outside in (2 ** (bits - 1), -(2 ** (bits - 1)) - 1, 10**40):
-            assert refused(db, {column: outside}) == "22003"
+            assert refusal_of(db, {column: outside}) == "22003"
         for text in ("1.0", "0.5", "1e-3"):
-            assert refused(db, f'{{"{column}": {text}}}') == "22P02"
+            assert refusal_of(db, f'{{"{column}": {text}}}') == "22P02"

@@ -11,14 +11,11 @@ import pytest
 
 from harness import places
 from harness.pgbouncer import PgBouncer
+from refusals import refused
 
 CLAIM = "SELECT v FROM fenced_claim(NULL::t, %s, %s)"
 UPDATE = "SELECT fenced_update('t', %s, %s, jsonb_build_object('v', %s::int))"
 ADD = "UPDATE t SET v = v + 1 WHERE id = %s"
-
-
-def refused(sqlstate):
-    return pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == sqlstate)
 
 
 @pytest.fixture(scope="module")

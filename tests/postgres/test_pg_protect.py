@@ -4,22 +4,11 @@ import psycopg
 import pytest
 
 from harness import eventually
+from refusals import outcome
 
 CLAIM = "SELECT * FROM fenced_claim(NULL::acct, %s, %s)"
 ROWS = [(1, 10, 5), (2, 20, 5), (3, 30, 0)]
 READ = "SELECT id, bal, fence FROM acct ORDER BY id"
-
-
-def refused(sqlstate):
-    return pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == sqlstate)
-
-
-def outcome(connection, statement, parameters=None):
-    """The SQLSTATE of the refusal, or how many rows were written."""
-    try:
-        return connection.execute(statement, parameters).rowcount
-    except psycopg.Error as error:
-        return error.sqlstate
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """One row under one fence: what each function does, what it answers, and that the rule is the same in all of them."""
 
-import psycopg
 import pytest
+
+from refusals import refusal
 
 CLAIM = "SELECT * FROM fenced_claim(NULL::counters, %s, %s)"
 UPDATE = "SELECT fenced_update('counters', %s, %s, %s::jsonb)"
@@ -21,12 +22,6 @@ def rows(db):
 
 def answer(db, sql, *parameters):
     return db.execute(sql, parameters).fetchone()[0]
-
-
-def refusal(db, sql, *parameters):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql, parameters)
-    return raised.value
 
 
 def test_a_claim_returns_the_row_with_the_new_fence(counters):
@@ -63,7 +58,7 @@ def test_an_update_with_an_older_fence_is_false_and_changes_nothing(counters):
 
 def test_an_update_without_a_claim_is_an_error_and_changes_nothing(counters):
     counters.execute(CLAIM, (1, 33))
-    assert refusal(counters, UPDATE, 1, 34, '{"value": 7}').sqlstate == "LF002"
+    assert refusal(counters, UPDATE, (1, 34, '{"value": 7}')).sqlstate == "LF002"
     assert rows(counters) == [(1, 33, 0), (2, 0, 0)]
 
 
@@ -114,7 +109,7 @@ def test_a_returning_update_gives_the_row_as_written_and_no_row_when_stale(count
     counters.execute(CLAIM, (1, 33))
     assert counters.execute(update, (1, 33, '{"value": 7}')).fetchall() == [(1, 33, 7)]
     assert counters.execute(update, (1, 32, '{"value": 8}')).fetchall() == []
-    assert refusal(counters, update, 1, 34, '{"value": 8}').sqlstate == "LF002"
+    assert refusal(counters, update, (1, 34, '{"value": 8}')).sqlstate == "LF002"
     assert rows(counters) == [(1, 33, 7), (2, 0, 0)]
 
 
@@ -130,7 +125,7 @@ def test_a_delete_needs_the_rows_own_claim(counters):
     delete = "SELECT fenced_delete('counters', %s, %s)"
     counters.execute(CLAIM, (1, 33))
     assert answer(counters, delete, 1, 32) is False
-    assert refusal(counters, delete, 1, 34).sqlstate == "LF002"
+    assert refusal(counters, delete, (1, 34)).sqlstate == "LF002"
     assert rows(counters) == [(1, 33, 0), (2, 0, 0)]
     assert answer(counters, delete, 1, 33) is True
     assert rows(counters) == [(2, 0, 0)]

@@ -7,12 +7,7 @@ import psycopg
 import pytest
 
 from harness import places
-
-
-def refusal(connection, statement, parameters=None):
-    with pytest.raises(psycopg.Error) as caught:
-        connection.execute(statement, parameters)
-    return caught.value
+from refusals import refusal
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import threading
 import psycopg
 import pytest
 
+from refusals import refusal
+
 CLAIM = "SELECT fence FROM fenced_claim(NULL::t, 1, %s)"
 
 
@@ -14,12 +16,6 @@ def t(db):
     """A connection to a table with one row, never claimed."""
     db.execute("CREATE TABLE t (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0, small int NOT NULL DEFAULT 0); INSERT INTO t VALUES (1)")
     return db
-
-
-def refusal(db, sql, parameters=None):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql, parameters)
-    return raised.value
 
 
 def clock_us(db):

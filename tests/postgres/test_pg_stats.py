@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from harness import PostgresServer, eventually, places
+from refusals import refusal
 
 COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "unfenced_refused")
 NONE = dict.fromkeys(COUNTERS, 0)
@@ -32,21 +33,17 @@ def counting(pg):
 
 
 @pytest.fixture
-def session(counting):
+def session(counting, closing):
     """A factory of sessions of the counting server, in a database with a fenced table and no counts."""
-    sessions = []
 
     def make(database="made_before"):
-        sessions.append(psycopg.connect(counting.url(database), autocommit=True))
-        return sessions[-1]
+        return closing(psycopg.connect(counting.url(database), autocommit=True))
 
     db = make()
     db.execute("DROP TABLE IF EXISTS t; SET session_replication_role = replica; TRUNCATE fence_internals.guards; RESET session_replication_role; SELECT pg_stat_fence_reset()")
     db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0)")
     db.execute("INSERT INTO t (id) SELECT generate_series(1, 9)")
-    yield make
-    for one in sessions:
-        one.close()
+    return make
 
 
 @pytest.fixture
@@ -66,12 +63,6 @@ def guard_counts(db, resource):
     return row and dict(zip(COUNTERS, row, strict=True))
 
 
-def refused(connection, sqlstate, *statement):
-    with pytest.raises(psycopg.Error) as caught:
-        connection.execute(*statement)
-    assert caught.value.sqlstate == sqlstate
-
-
 def test_every_call_is_counted_as_what_it_was(db):
     assert counts(db) is None, "nothing was counted yet"
     db.execute(CLAIM, (5,))
@@ -85,14 +76,14 @@ def test_every_call_is_counted_as_what_it_was(db):
     db.execute("SELECT fenced_write('t', 1, 6, '{\"v\": 3}')")
     db.execute("SELECT fenced_delete('t', 1, 6)")
     db.execute("SELECT fenced_write('t', 2, 4, '{\"v\": 3}'), fenced_delete('t', 2, 4)")
-    refused(db, "LF002", "SELECT fenced_update('t', 2, 9, '{\"v\": 3}')")
+    assert refusal(db, "SELECT fenced_update('t', 2, 9, '{\"v\": 3}')").sqlstate == "LF002"
     assert counts(db) == {**NONE, "claims": 5, "claims_stale": 4, "writes": 4, "writes_stale": 2, "unclaimed": 1}
 
 
 def test_errors_before_the_rule_is_asked_are_no_counts(db):
-    refused(db, "LF005", CLAIM, (0,))
-    refused(db, "P0002", "SELECT fenced_claim_json('t', 77, 5)")
-    refused(db, "22023", "SELECT fenced_write('t', 1, 5, '{}')")
+    assert refusal(db, CLAIM, (0,)).sqlstate == "LF005"
+    assert refusal(db, "SELECT fenced_claim_json('t', 77, 5)").sqlstate == "P0002"
+    assert refusal(db, "SELECT fenced_write('t', 1, 5, '{}')").sqlstate == "22023"
     assert counts(db) is None
 
 
@@ -101,17 +92,17 @@ def test_nothing_but_a_newer_fence_is_counted_as_stale(db, session):
     db.execute("SET lock_timeout = '50ms'")
     db.execute("CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
     db.execute("CREATE TRIGGER skip BEFORE UPDATE ON t FOR EACH ROW WHEN (OLD.id = 2) EXECUTE FUNCTION skip()")
-    refused(db, "LF004", "SELECT * FROM fenced_claim(NULL::t, 2, 5)")
-    refused(db, "LF004", "SELECT fenced_write('t', 2, 5, '{\"v\": 1}')")
-    refused(db, "P0002", "SELECT fenced_update('t', 77, 5, '{\"v\": 1}')")
+    assert refusal(db, "SELECT * FROM fenced_claim(NULL::t, 2, 5)").sqlstate == "LF004"
+    assert refusal(db, "SELECT fenced_write('t', 2, 5, '{\"v\": 1}')").sqlstate == "LF004"
+    assert refusal(db, "SELECT fenced_update('t', 77, 5, '{\"v\": 1}')").sqlstate == "P0002"
     other.execute("BEGIN")
     other.execute(CLAIM, (5,))
-    refused(db, "55P03", CLAIM, (6,))
+    assert refusal(db, CLAIM, (6,)).sqlstate == "55P03"
     db.execute("SET lock_timeout = 0; SET statement_timeout = '50ms'")
-    refused(db, "57014", "SELECT fenced_write('t', 1, 6, '{\"v\": 1}')")
+    assert refusal(db, "SELECT fenced_write('t', 1, 6, '{\"v\": 1}')").sqlstate == "57014"
     db.execute("RESET statement_timeout; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
     other.execute("COMMIT")
-    refused(db, "40001", CLAIM, (6,))
+    assert refusal(db, CLAIM, (6,)).sqlstate == "40001"
     db.execute("ROLLBACK; DROP FUNCTION skip() CASCADE")
     seen = counts(db)
     assert (seen["claims_stale"], seen["writes_stale"], seen["claims"]) == (0, 0, 1)
@@ -154,7 +145,7 @@ def test_refusals_on_a_protected_table_are_counted_though_they_roll_back(db):
     db.execute("SELECT fence_protect('t')")
     db.execute(CLAIM, (5,))
     for statement in ["UPDATE t SET v = 1", "DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (99, 1, 7)", "TRUNCATE t"]:
-        refused(db, "LF003", statement)
+        assert refusal(db, statement).sqlstate == "LF003"
     update = "UPDATE t SET v = 1 WHERE id = 1"
     for fence, sqlstate in [(4, "LF001"), (6, "LF002")]:
         with pytest.raises(psycopg.Error, check=lambda error, state=sqlstate: error.sqlstate == state), db.transaction():
@@ -168,7 +159,7 @@ def test_refusals_on_a_protected_table_are_counted_though_they_roll_back(db):
 def test_guards_are_counted_by_name(db):
     db.execute("DO $$ BEGIN PERFORM fenced_guard('a', 5), fenced_guard('b', 5); END $$")
     db.execute("DO $$ BEGIN PERFORM fenced_guard('a', 6); END $$")
-    refused(db, "LF001", "DO $$ BEGIN PERFORM fenced_guard('a', 5); END $$")
+    assert refusal(db, "DO $$ BEGIN PERFORM fenced_guard('a', 5); END $$").sqlstate == "LF001"
     assert guard_counts(db, "a") == {**NONE, "claims": 2, "claims_stale": 1}
     assert guard_counts(db, "b") == {**NONE, "claims": 1}
     last = "SELECT last_stale_fence, stored_fence_then FROM pg_stat_fence WHERE resource = 'a'"
@@ -277,7 +268,7 @@ def test_a_call_does_not_fail_because_it_cannot_be_counted(pg, make_pg):
             one.execute("BEGIN; SAVEPOINT s")
             assert one.execute("SELECT fenced_guard('r', 5)").fetchone() == (5,)
             one.execute("ROLLBACK TO s; COMMIT")
-            refused(one, "LF002", "SELECT fenced_update('t', 1, 6, '{\"v\": 1}')")
+            assert refusal(one, "SELECT fenced_update('t', 1, 6, '{\"v\": 1}')").sqlstate == "LF002"
             assert one.execute("TABLE t").fetchall() == [(1, 2, 5)]
             notices = []
             one.add_notice_handler(lambda notice: notices.append(notice.message_primary))
@@ -311,7 +302,7 @@ def test_counting_can_be_turned_off_by_a_superuser_alone(db):
     assert counts(db) == {**NONE, "claims": 1}
     db.execute("CREATE ROLE clerk; SET ROLE clerk")
     try:
-        refused(db, "42501", "SET pg_fence.track = off")
+        assert refusal(db, "SET pg_fence.track = off").sqlstate == "42501"
     finally:
         db.execute("RESET ROLE; DROP ROLE clerk")
 
@@ -322,10 +313,10 @@ def test_who_watches_the_server_may_look_and_nobody_else(db):
     try:
         db.execute("SET ROLE watcher")
         assert counts(db) == {**NONE, "claims": 1}
-        refused(db, "42501", "SELECT pg_stat_fence_reset()")
+        assert refusal(db, "SELECT pg_stat_fence_reset()").sqlstate == "42501"
         db.execute("SET ROLE clerk")
         for call in ["SELECT * FROM pg_stat_fence", "SELECT * FROM fence_internals.stat()", "SELECT pg_stat_fence_reset()"]:
-            refused(db, "42501", call)
+            assert refusal(db, call).sqlstate == "42501"
     finally:
         db.execute("RESET ROLE; DROP ROLE clerk; DROP ROLE watcher")
 

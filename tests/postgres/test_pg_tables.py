@@ -6,11 +6,7 @@ import threading
 import psycopg
 import pytest
 
-
-def refusal(db, sql):
-    with pytest.raises(psycopg.Error) as raised:
-        db.execute(sql)
-    return raised.value
+from refusals import refusal
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 import psycopg
 import pytest
 
+from refusals import refused
+
 CLAIM = "SELECT fence FROM fenced_claim(NULL::acct, %s, %s)"
 UPDATE = "SELECT fenced_update('acct', 1, {}, '{{\"bal\": 11}}')"
-
-
-def refused(sqlstate):
-    return pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == sqlstate)
 
 
 @pytest.fixture

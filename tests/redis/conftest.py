@@ -14,14 +14,6 @@ def lines(r, redis_server):
 
 
 @pytest.fixture
-def start(make_redis):
+def start(make_redis, closing):
     """A factory of raw connections to servers of the test's own; takes make_redis' arguments."""
-    opened = []
-
-    def make(*args, **kwargs):
-        opened.append(Lines(make_redis(*args, **kwargs).port))
-        return opened[-1]
-
-    yield make
-    for lines in opened:
-        lines.__exit__()
+    return lambda *args, **kwargs: closing(Lines(make_redis(*args, **kwargs).port))

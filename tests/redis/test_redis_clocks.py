@@ -3,7 +3,6 @@
 Each server has a wall clock of its own, which the tests step; the monotonic ones are the machine's, which may sleep.
 """
 
-import contextlib
 import time
 
 import pytest
@@ -27,23 +26,18 @@ DEBUG = {"enable-debug-command": "yes"}
 
 
 @pytest.fixture
-def host(tmp_path):
+def host(tmp_path, closing):
     """A factory of (server, client, clocks): a host whose wall clock is off by so many seconds."""
-    with contextlib.ExitStack() as stack:
 
-        def make(off_s=0, arguments=(), **config):
-            folder = tmp_path / f"host{len(list(tmp_path.iterdir()))}"
-            clocks = Clocks(folder)
-            stack.callback(clocks.close)
-            clocks.step_wall(off_s)
-            settings = {**DEBUG, **FAST_SYNC, **{name.replace("_", "-"): value for name, value in config.items()}}
-            server = RedisServer(arguments, settings, data_dir=folder / "data", environment=clocks.environment)
-            stack.callback(server.close)
-            server.start()
-            client = stack.enter_context(redis.Redis(port=server.port, protocol=2, **NO_RETRY))
-            return server, client, clocks
+    def make(off_s=0, arguments=(), **config):
+        folder = tmp_path / f"host{len(list(tmp_path.iterdir()))}"
+        clocks = closing(Clocks(folder))
+        clocks.step_wall(off_s)
+        settings = {**DEBUG, **FAST_SYNC, **{name.replace("_", "-"): value for name, value in config.items()}}
+        server = closing(RedisServer(arguments, settings, data_dir=folder / "data", environment=clocks.environment)).start()
+        return server, closing(redis.Redis(port=server.port, protocol=2, **NO_RETRY)), clocks
 
-        yield make
+    return make
 
 
 def now_us():
@@ -253,18 +247,15 @@ def test_a_grant_is_above_the_fence_of_the_hold_that_it_replaces(host):
 
 
 @pytest.fixture
-def apart(tmp_path):
+def apart(tmp_path, closing):
     """Two nodes of a cluster that move the slot of `k`: the cluster, the one that serves it, the other, and their clocks."""
-    clocks = [Clocks(tmp_path / name) for name in ("one", "other")]
-    cluster = RedisCluster(2, replicas=0, environments=[one.environment for one in clocks]).start()
+    clocks = [closing(Clocks(tmp_path / name)) for name in ("one", "other")]
+    cluster = closing(RedisCluster(2, replicas=0, environments=[one.environment for one in clocks])).start()
     source = cluster.primary_of(cluster.slot_of("k"))
     [target] = [node for node in cluster.nodes if node is not source]
     if source is not cluster.nodes[0]:
         clocks.reverse()
-    yield cluster, source, target, clocks
-    cluster.close()
-    for one in clocks:
-        one.close()
+    return cluster, source, target, clocks
 
 
 @each_move

@@ -58,18 +58,9 @@ def cluster(the_cluster):
 
 
 @pytest.fixture
-def make_client(cluster):
+def make_client(cluster, closing):
     """A factory of redis-py's cluster clients, as users make them."""
-    made = []
-
-    def make():
-        client = redis.RedisCluster(host="127.0.0.1", port=cluster.primaries()[0].port)
-        made.append(client)
-        return client
-
-    yield make
-    for client in made:
-        client.close()
+    return lambda: closing(redis.RedisCluster(host="127.0.0.1", port=cluster.primaries()[0].port))
 
 
 @pytest.fixture
@@ -78,10 +69,9 @@ def client(make_client):
 
 
 @pytest.fixture
-def lines():
+def lines(closing):
     """A factory of raw connections to a node."""
-    with contextlib.ExitStack() as stack:
-        yield lambda node: stack.enter_context(Lines(node.port))
+    return lambda node: closing(Lines(node.port))
 
 
 def now_us():
@@ -666,7 +656,7 @@ def test_leases_that_ended_while_the_cluster_is_down_are_not_asked_for_one_by_on
 
 
 def test_a_slot_that_is_not_served_holds_no_other_up(lone):
-    """Its ended leases are asked for ever more rarely."""
+    """Its ended leases are tried at growing intervals."""
     lone.control.call("CONFIG", "SET", "cluster-require-full-coverage", "no")
     slot = lone.control.call("CLUSTER", "KEYSLOT", "{away}")
     for number in range(300):
@@ -675,11 +665,13 @@ def test_a_slot_that_is_not_served_holds_no_other_up(lone):
     bound.call("FENCELOCK.ACQUIRE", "bound{away}", "A", LONG_MS, "EPHEMERAL")
     bound.call("FENCELOCK.ACQUIRE", "bound", "A", LONG_MS, "EPHEMERAL")
     lone.control.call("CLUSTER", "DELSLOTS", slot)
+    # On a busy machine some have ended before; `bound` is served.
+    away = lone.count("live-leases") - 1
     bound.close()
     asked = lone.count("slot-probes")
     for number in range(300):
         lone.control.call("FENCELOCK.ACQUIRE", f"k{number}", "A", 500)
-    eventually(lambda: lone.count("live-leases"), 301)
+    eventually(lambda: lone.count("live-leases"), away)
     # One for each lease of the served slots, and few for the other.
     assert lone.count("slot-probes") - asked <= 301 + 1 + 10
     assert lone.control.call("FENCELOCK.INSPECT", "bound") is None

@@ -38,7 +38,7 @@ class Member:
 
     def close(self):
         self.client.close()
-        self.lines.__exit__()
+        self.lines.close()
 
     @property
     def port(self):
@@ -59,20 +59,17 @@ class Member:
 
 
 @pytest.fixture
-def member(make_redis):
+def member(make_redis, closing):
     """A factory of members; `of` is the one that it follows."""
-    made = []
 
     def make(of=None, arguments=(), **config):
         settings = {**DEBUG, **FAST_SYNC, **{name.replace("_", "-"): value for name, value in config.items()}}
-        made.append(Member(make_redis(arguments, settings)))
+        made = closing(Member(make_redis(arguments, settings)))
         if of is not None:
-            follow(made[-1].client, of.server)
-        return made[-1]
+            follow(made.client, of.server)
+        return made
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 @contextlib.contextmanager

@@ -70,17 +70,9 @@ RETURNS_OF_MEMORY = {
 
 
 @pytest.fixture
-def database(redis_server):
+def database(redis_server, closing):
     """A factory of clients of one database of the shared server."""
-    made = []
-
-    def make(number):
-        made.append(redis.Redis(port=redis_server.port, db=number, protocol=2))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
+    return lambda number: closing(redis.Redis(port=redis_server.port, db=number, protocol=2))
 
 
 def pipelined(client, keys, call):
@@ -102,7 +94,8 @@ def test_a_lease_ends_on_time_wherever_its_key_went(r, database, move, places):
     moved = time.monotonic()  # what a RESTORE takes is no time of the lease
     for number, key in places:
         lock = inspect(database(number), key)
-        assert (lock.hold, lock.ttl_ms <= 250) == ((b"A", fence), True)
+        # On a busy machine the lease may be over by now.
+        assert time.monotonic() - began > 0.25 or (lock.hold, lock.ttl_ms <= 250) == ((b"A", fence), True)
     if (0, "k") not in places:
         assert inspect(r, "k") is None
         assert acquire(r, "k", "B", 30) > fence

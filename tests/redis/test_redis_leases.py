@@ -33,17 +33,9 @@ ODD_NAMES = {
 
 
 @pytest.fixture
-def clients(redis_server):
+def clients(redis_server, closing):
     """A factory of further clients of the shared server; `protocol` is 2 or 3."""
-    made = []
-
-    def make(protocol=2):
-        made.append(redis.Redis(port=redis_server.port, protocol=protocol))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
+    return lambda protocol=2: closing(redis.Redis(port=redis_server.port, protocol=protocol))
 
 
 @pytest.fixture(params=["RESP2", "RESP3", "script"])

@@ -19,18 +19,14 @@ SETTINGS = {"enable-debug-command": "yes", "repl-diskless-sync-delay": "0", "rep
 
 
 @pytest.fixture
-def node(make_redis):
+def node(make_redis, closing):
     """A factory of clients of servers of the test's own."""
-    clients = []
 
     def make(**config):
         server = make_redis((), {**SETTINGS, **{name.replace("_", "-"): value for name, value in config.items()}})
-        clients.append(redis.Redis(port=server.port, protocol=2, **NO_RETRY))
-        return clients[-1]
+        return closing(redis.Redis(port=server.port, protocol=2, **NO_RETRY))
 
-    yield make
-    for client in clients:
-        client.close()
+    return make
 
 
 def settle(client, seconds=1):

@@ -14,10 +14,9 @@ DELAY = b"delay"
 
 
 @pytest.fixture
-def own_lines():
+def own_lines(closing):
     """Raw connections to servers of the test's own."""
-    with contextlib.ExitStack() as stack:
-        yield lambda server: stack.enter_context(Lines(server.port))
+    return lambda server: closing(Lines(server.port))
 
 
 def acquire(line, owner, ttl_ms, *options, key="k"):

@@ -27,13 +27,6 @@ BUSY_THEN = "for turn = 1, ARGV[1] do end return redis.call(unpack(ARGV, 2))"
 TURNS = 30_000_000
 
 
-@pytest.fixture
-def own_lines(make_redis):
-    """A factory of servers with raw connections to each; takes make_redis' arguments."""
-    with contextlib.ExitStack() as stack:
-        yield lambda *args, **kwargs: stack.enter_context(Lines(make_redis(*args, **kwargs).port))
-
-
 def acquire(line, key, owner, ttl_ms, *options):
     return line.call("FENCELOCK.ACQUIRE", key, owner, ttl_ms, *options)
 
@@ -106,9 +99,9 @@ def test_a_lease_that_runs_out_is_handed_over_without_a_call(lines):
 
 
 @pytest.mark.timing
-def test_a_hand_over_after_a_lease_ran_out_comes_within_milliseconds(own_lines):
+def test_a_hand_over_after_a_lease_ran_out_comes_within_milliseconds(start):
     """The best of a few tries: what the machine adds is not the server's."""
-    lines = own_lines()
+    lines = start()
     late = []
     while len(late) < 5 and min(late, default=1) > 0.005:
         holder, waiter = lines.open(), None
@@ -178,7 +171,7 @@ def test_nobody_overtakes_between_the_end_of_a_lease_and_its_hand_over(lines, op
     assert waiter.only_reply() == inspect(lines.control, "k")["fence"]
 
 
-def test_after_a_freeze_the_waiters_come_before_those_who_knocked_during_it(own_lines, make_redis):
+def test_after_a_freeze_the_waiters_come_before_those_who_knocked_during_it(start, make_redis):
     """The process is stopped past the end of the lease; newcomers' calls lie ready when it goes on."""
     server = make_redis()
     with Lines(server.port) as lines:
@@ -494,8 +487,8 @@ def test_the_queue_can_be_left_in_a_transaction_and_a_script(lines, form):
 # --- how many may wait
 
 
-def test_more_waiters_than_the_setting_allows_are_refused_with_a_clear_error(own_lines):
-    lines = own_lines(("max-waiters-per-lock", 2))
+def test_more_waiters_than_the_setting_allows_are_refused_with_a_clear_error(start):
+    lines = start(("max-waiters-per-lock", 2))
     holder, _ = hold(lines)
     waiters = [lines.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(2)]
     told = acquire(lines.open(), "k", "W9", LONG_MS, "WAIT", LONG_MS)
@@ -514,8 +507,8 @@ def test_more_waiters_than_the_setting_allows_are_refused_with_a_clear_error(own
     assert again.only_reply() > 0
 
 
-def test_a_limit_of_no_waiters_turns_waiting_off_and_nothing_else(own_lines):
-    lines = own_lines(("max-waiters-per-lock", 0))
+def test_a_limit_of_no_waiters_turns_waiting_off_and_nothing_else(start):
+    lines = start(("max-waiters-per-lock", 0))
     line = lines.open()
     assert acquire(line, "k", "A", LONG_MS, "WAIT", LONG_MS) > 0
     told = acquire(line, "k", "B", LONG_MS, "WAIT", LONG_MS)
@@ -523,8 +516,8 @@ def test_a_limit_of_no_waiters_turns_waiting_off_and_nothing_else(own_lines):
     assert acquire(line, "k", "A", LONG_MS, "WAIT", LONG_MS, "RETRY") > 0
 
 
-def test_a_lower_limit_removes_nobody(own_lines):
-    lines = own_lines()
+def test_a_lower_limit_removes_nobody(start):
+    lines = start()
     holder, _ = hold(lines)
     waiters = [lines.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(3)]
     lines.control.call("CONFIG", "SET", "fencelock.max-waiters-per-lock", 1)
@@ -538,9 +531,9 @@ def test_a_lower_limit_removes_nobody(own_lines):
 
 
 @pytest.mark.timing
-def test_time_outs_come_within_five_milliseconds(own_lines):
+def test_time_outs_come_within_five_milliseconds(start):
     """The 99th of 100 waits that end one by one on an idle server, beyond what the machine adds to any sleep."""
-    lines = own_lines()
+    lines = start()
     hold(lines)
     rounds = []
     while len(rounds) < 5 and min(rounds, default=1) > 0.005:
@@ -605,11 +598,11 @@ def lateness_of_time_outs(lines, count):
 
 
 @pytest.mark.timing
-def test_thousands_of_waits_that_end_together_delay_nobody(own_lines):
+def test_thousands_of_waits_that_end_together_delay_nobody(start):
     """They go in slices, between which others are served: all at once would take longer than this. Once more when the
     first round is slow, as what else the machine does comes on top."""
     allow_files(5_000)
-    lines = own_lines(config={"maxclients": 5_100})
+    lines = start(config={"maxclients": 5_100})
     hold(lines)
     rounds = []
     while len(rounds) < 2 and min(rounds, default=1) >= 0.1:
@@ -725,17 +718,17 @@ def cost_of_waiters(server, lines, closing, kind, count):
     return {what: min(batches) for what, batches in costs.items()}
 
 
-def test_the_memory_of_waiters_comes_back(own_lines):
+def test_the_memory_of_waiters_comes_back(start):
     """The first round leaves what is kept for the next waiters; the second leaves nothing."""
-    lines = own_lines()
+    lines = start()
     memory_kept_of_waiters(lines, 300)
     assert memory_kept_of_waiters(lines, 300) < 30_000
 
 
 @pytest.mark.long
-def test_the_memory_of_ten_thousand_waiters_comes_back(own_lines):
+def test_the_memory_of_ten_thousand_waiters_comes_back(start):
     allow_files(MANY)
-    lines = own_lines(config={"maxclients": MANY + 100})
+    lines = start(config={"maxclients": MANY + 100})
     assert memory_kept_of_waiters(lines, MANY) < 2**20
 
 

@@ -19,19 +19,15 @@ RENAMED = ["DEL", "UNLINK", "EXISTS", "HGETALL", "HGET", "CONFIG", "PEXPIREAT", 
 
 
 @pytest.fixture
-def renamed(make_redis):
+def renamed(make_redis, closing):
     """A factory of clients of servers without some commands; takes more settings."""
-    clients = []
 
     def make(*names, **config):
         settings = {"rename-command": [f'{name} ""' for name in names]}
         server = make_redis(config={**settings, **{name.replace("_", "-"): value for name, value in config.items()}})
-        clients.append(redis.Redis(port=server.port, protocol=2))
-        return server, clients[-1]
+        return server, closing(redis.Redis(port=server.port, protocol=2))
 
-    yield make
-    for client in clients:
-        client.close()
+    return make
 
 
 def test_a_release_reaches_replicas_and_the_append_only_file_without_del(renamed):

@@ -24,22 +24,18 @@ FAST_SYNC = {"repl-diskless-sync": "no", "repl-diskless-sync-delay": "0", "repl-
 
 
 @pytest.fixture
-def node(make_redis):
+def node(make_redis, closing):
     """A factory of (server, client); `of` is the server whose replica it becomes, which is waited for."""
-    clients = []
 
     def make(of=None, arguments=(), **config):
         settings = {**DEBUG, **FAST_SYNC, **{name.replace("_", "-"): value for name, value in config.items()}}
         server = make_redis(arguments, settings)
-        client = redis.Redis(port=server.port, protocol=2, **NO_RETRY)
-        clients.append(client)
+        client = closing(redis.Redis(port=server.port, protocol=2, **NO_RETRY))
         if of is not None:
             follow(client, of)
         return server, client
 
-    yield make
-    for client in clients:
-        client.close()
+    return make
 
 
 def follow(replica, server):

@@ -98,32 +98,20 @@ def _end_of_request(data):
 
 
 @pytest.fixture
-def primary_with():
+def primary_with(closing):
     """A factory of hand-made primaries."""
-    made = []
-
-    def make(snapshot):
-        made.append(HandMadePrimary(snapshot))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    return lambda snapshot: closing(HandMadePrimary(snapshot))
 
 
 @pytest.fixture
-def start(make_redis):
+def start(make_redis, closing):
     """A factory of (server, client); takes make_redis' arguments."""
-    clients = []
 
     def make(**kwargs):
         server = make_redis(config={**DEBUG, **FAST_SYNC, **kwargs.pop("config", {})}, **kwargs)
-        clients.append(redis.Redis(port=server.port, protocol=2, **NO_RETRY))
-        return server, clients[-1]
+        return server, closing(redis.Redis(port=server.port, protocol=2, **NO_RETRY))
 
-    yield make
-    for client in clients:
-        client.close()
+    return make
 
 
 @pytest.fixture

@@ -21,18 +21,14 @@ LONG_MS = 60_000
 
 
 @pytest.fixture
-def start(make_redis):
+def start(make_redis, closing):
     """A factory of (server, raw connections to it); takes make_redis' arguments."""
-    opened = []
 
     def make(*args, **kwargs):
         server = make_redis(*args, **kwargs)
-        opened.append(Lines(server.port))
-        return server, opened[-1]
+        return server, closing(Lines(server.port))
 
-    yield make
-    for lines in opened:
-        lines.__exit__()
+    return make
 
 
 def acquire(line, key, owner, ttl_ms, *options):

@@ -20,7 +20,6 @@ from harness import (
     places,
     postgres_server,
     process,
-    redis_server,
 )
 
 MAKE_LIST = places.ROOT / "Makefile"
@@ -66,16 +65,14 @@ def test_module_arguments_reach_the_module(make_redis):
     assert server.cli("FENCELOCK.ACQUIRE", "k", "o", "1000") == "1"
 
 
-@pytest.mark.parametrize("module", [redis_server, postgres_server])
-def test_a_port_that_another_process_took_is_given_up(module, monkeypatch):
-    taken = RedisServer(module=None).start()
+@pytest.mark.parametrize(
+    "make", [lambda: RedisServer(module=None), lambda: PostgresServer(18, extension=False)], ids=["redis", "postgres"]
+)
+def test_a_port_that_another_process_took_is_given_up(make, closing, monkeypatch):
+    taken = closing(RedisServer(module=None)).start()
     offers = iter([taken.port, process.free_port()])
-    monkeypatch.setattr(module, "free_port", lambda: next(offers))
-    server = RedisServer(module=None) if module is redis_server else PostgresServer(18, extension=False)
-    server.start()
-    assert server.port != taken.port
-    server.close()
-    taken.close()
+    monkeypatch.setattr("harness.server.free_port", lambda: next(offers))
+    assert closing(make()).start().port != taken.port
 
 
 # --- PostgreSQL

@@ -17,23 +17,16 @@ from pathlib import Path
 
 from . import places
 from .process import (
-    PORT_ATTEMPTS,
-    START_WITHIN_S,
-    PortTaken,
     Remains,
     ServerFailed,
     as_account,
-    end,
-    free_port,
-    kill_with_children,
     own,
     server_account,
     server_environment,
     spawn,
-    tail,
     temporary_folder,
 )
-from .waiting import eventually
+from .server import Server
 
 SUPERUSER = "postgres"
 
@@ -56,7 +49,7 @@ _DEFAULTS = {
 }
 
 
-class PostgresServer:
+class PostgresServer(Server):
     """One postmaster and its data folder, made from an initialised template.
 
     major: a fetched major. pg_config: the user's own server instead.
@@ -65,33 +58,30 @@ class PostgresServer:
     wrapper: a program that runs the server, such as valgrind.
     """
 
+    _name = "postgres"
+    # A fast shutdown, which ends open sessions and writes a checkpoint.
+    _stop_signal = signal.SIGINT
+
     def __init__(self, major=None, settings=None, *, pg_config=None, extension=True, durable=False, folder=None, wrapper=()):
         if pg_config is None:
             pg_config = places.pg_config_of(major) if major else places.chosen_pg_config() or places.pg_config_of(places.MAJORS[0])
         if folder is None:
             self.installation = _shared_installation(Path(pg_config), extension)
             self._folder = temporary_folder("fencelock-pg", self.installation.account, in_memory=not durable)
-            self._remains = Remains(self._folder)
+            remains = Remains(self._folder)
         else:
             self._folder = Path(folder)
             self.installation = Installation(Path(pg_config), self._folder / "server", extension)
-            self._remains = Remains()
+            remains = Remains()
         self.major = self.installation.major
         self._settings = {**_DEFAULTS, **({} if durable else _FAST), **(settings or {})}
         self._wrapper = wrapper
-        self.port = None
-        self._finalizer = weakref.finalize(self, self._remains.remove)
+        super().__init__(self._folder / "postgres.log", remains)
 
     @property
     def data_dir(self):
         """The data folder."""
         return self._folder / "data"
-
-    @property
-    def pid(self):
-        """The pid of the running postmaster, or None."""
-        process = self._remains.process
-        return process.pid if process and process.poll() is None else None
 
     def url(self, database="postgres"):
         """The URL of a database, as the superuser."""
@@ -99,42 +89,9 @@ class PostgresServer:
 
     def start(self, *, detached=False):
         """Start on a free port (on the same one again after a stop or kill) and wait until it takes connections."""
-        if self.pid:
-            raise ServerFailed("it runs already")
         if not self.data_dir.exists():
             self.installation.new_data_folder(self.data_dir)
-        if self.port is not None:
-            return self._start_on(self.port, detached)
-        for _ in range(PORT_ATTEMPTS):
-            self.port = free_port()
-            try:
-                return self._start_on(self.port, detached)
-            except PortTaken:
-                continue
-        raise ServerFailed(f"no free port in {PORT_ATTEMPTS} attempts")
-
-    def stop(self):
-        """Stop in good order: a fast shutdown, which ends open sessions and writes a checkpoint."""
-        if self._remains.process:
-            end(self._remains.process, signal.SIGINT)
-
-    def kill(self):
-        """SIGKILL for the postmaster and its children: what a power failure leaves of them."""
-        if self.pid:
-            kill_with_children(self._remains.process)
-
-    def restart(self):
-        """Stop in good order and start again on the same port."""
-        self.stop()
-        return self.start()
-
-    def close(self):
-        """Kill it and remove its temporary folder."""
-        self._finalizer()
-
-    def log(self):
-        """Everything it has written to its log."""
-        return self._log.read_text(errors="replace")
+        return super().start(detached=detached)
 
     def psql(self, sql, database="postgres", *, options=("-qAtX",), check=True):
         """Run SQL with psql and return what it prints, without the last newline; ServerFailed when psql fails."""
@@ -154,15 +111,11 @@ class PostgresServer:
             raise ServerFailed(f"psql ended with status {done.returncode}: {done.stdout}")
         return done.stdout.rstrip("\n")
 
-    @property
-    def _log(self):
-        return self._folder / "postgres.log"
-
-    def _start_on(self, port, detached):
-        mark = self._log.stat().st_size if self._log.exists() else 0
+    def _run(self, detached):
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
-        process = spawn(
-            [*self._wrapper, self.installation.program("postgres"), "-D", self.data_dir, "-c", f"port={port}", *settings],
+        command = [self.installation.program("postgres"), "-D", self.data_dir, "-c", f"port={self.port}", *settings]
+        return spawn(
+            [*self._wrapper, *command],
             log=self._log,
             environment=self.installation.environment,
             cwd=self._folder,
@@ -170,22 +123,9 @@ class PostgresServer:
             # The postmaster's immediate shutdown: it takes its children along, which SIGKILL would not.
             end_with_owner=None if detached else signal.SIGQUIT,
         )
-        self._remains.process = process
-        try:
-            eventually(lambda: self._takes_connections(process, mark), within_s=START_WITHIN_S)
-        except AssertionError:
-            kill_with_children(process)
-            raise ServerFailed(f"postgres was not ready in {START_WITHIN_S} s\n{tail(self._log)}") from None
-        if detached:
-            self._finalizer.detach()
-        return self
 
-    def _takes_connections(self, process, mark):
-        """What pg_ctl looks at: the eighth line of postmaster.pid, when the first is this very process."""
-        if process.poll() is not None:
-            if b"Address already in use" in self._log.read_bytes()[mark:]:
-                raise PortTaken
-            raise ServerFailed(f"postgres ended with status {process.returncode}\n{tail(self._log)}")
+    def _is_ready(self, process, written):
+        """What pg_ctl reads: the eighth line of postmaster.pid, when the first is this very process."""
         try:
             lines = (self.data_dir / "postmaster.pid").read_text().splitlines()
         except OSError:

@@ -173,11 +173,15 @@ class Lines:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Close every connection."""
         for line in self._lines:
             line.close()
 
     def drain(self):
-        """Close all connections but the one to ask with, and see that the server lets go of everyone who waited."""
+        """Close all connections but the one to ask with, and wait until the server has no waiters."""
         for line in self._lines:
             if line is not self.control:
                 line.close()

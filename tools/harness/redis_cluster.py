@@ -61,10 +61,10 @@ class ClusterNode(RedisServer):
         lines = self.call(*words).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
-    def _write_config(self, port):
+    def _write_config(self):
         if not self._started:
             self._config["cluster-port"] = free_port()
-        return super()._write_config(port)
+        return super()._write_config()
 
 
 class RedisCluster:

@@ -3,11 +3,9 @@
 Not a client. Invariant: they agree by majority, and each is a server process with the bounds of every other one.
 """
 
-import signal
 import weakref
 
 from . import places
-from .process import START_WITHIN_S, PortTaken, ServerFailed, end, server_environment, spawn, tail
 from .redis_calls import Line
 from .redis_server import RedisServer
 from .waiting import eventually
@@ -20,38 +18,23 @@ READY_WITHIN_S = 120.0
 class Sentinel(RedisServer):
     """One sentinel. Its settings file is its own: it writes what it learns into it."""
 
+    _name = "the sentinel"
+
     def __init__(self, settings):
         super().__init__(config={"save": ""}, module=None)
         self._settings = settings
 
-    def _write_config(self, port):
+    def _command(self):
         path = self.data_dir / "sentinel.conf"
-        lines = [f"port {port}", "bind 127.0.0.1", f'dir "{self.data_dir}"', *self._settings]
+        lines = [f"port {self.port}", "bind 127.0.0.1", f'dir "{self.data_dir}"', *self._settings]
         path.write_text("\n".join(lines) + "\n")
-        return path
+        return [places.redis_server(), path, "--sentinel"]
 
-    def _start_on(self, port, detached):
-        process = spawn(
-            [places.redis_server(), self._write_config(port), "--sentinel"],
-            log=self._log,
-            environment=server_environment(self.libraries),
-            cwd=self.data_dir,
-            end_with_owner=signal.SIGKILL,
-        )
-        self._remains.process = process
+    def _is_ready(self, process, written):
         try:
-            eventually(lambda: self._talks(process), within_s=START_WITHIN_S, retry_on=(OSError,))
-        except AssertionError:
-            end(process, signal.SIGKILL)
-            raise ServerFailed(f"the sentinel did not answer in {START_WITHIN_S} s\n{tail(self._log)}") from None
-        return self
-
-    def _talks(self, process):
-        if process.poll() is not None:
-            if b"Address already in use" in self._log.read_bytes():
-                raise PortTaken
-            raise ServerFailed(f"the sentinel ended with status {process.returncode}\n{tail(self._log)}")
-        return f"\nprocess_id:{process.pid}\r" in ask(self.port, "INFO", "server").decode()
+            return f"\nprocess_id:{process.pid}\r" in ask(self.port, "INFO", "server").decode()
+        except OSError:
+            return False
 
 
 class Sentinels:

@@ -8,30 +8,17 @@ import functools
 import signal
 import socket
 import subprocess
-import weakref
 from pathlib import Path
 
 from . import places
-from .process import (
-    PORT_ATTEMPTS,
-    START_WITHIN_S,
-    PortTaken,
-    Remains,
-    ServerFailed,
-    end,
-    free_port,
-    server_environment,
-    spawn,
-    tail,
-    temporary_folder,
-)
-from .waiting import eventually
+from .process import Remains, server_environment, spawn, temporary_folder
+from .server import Server
 
 # Nothing is saved unless a test asks for it, and a failing background save must not turn writes off.
 _DEFAULTS = {"save": "", "appendonly": "no", "stop-writes-on-bgsave-error": "no", "daemonize": "no"}
 
 
-class RedisServer:
+class RedisServer(Server):
     """One redis-server process and its folder.
 
     module_args: the arguments of the module, as in a redis.conf line, for example ("fence-clock", "no").
@@ -39,6 +26,8 @@ class RedisServer:
     data_dir: a folder to use and keep; without it a temporary one, removed by `close` and at exit.
     module: the library to load; None for a server without it. wrapper: a program that runs the server, such as valgrind.
     """
+
+    _name = "redis-server"
 
     def __init__(self, module_args=(), config=None, data_dir=None, *, module=places.MODULE, environment=None, wrapper=()):
         self._module_args = [str(argument) for argument in module_args]
@@ -48,57 +37,12 @@ class RedisServer:
         self._wrapper = wrapper
         self.data_dir = temporary_folder("fencelock-redis") if data_dir is None else Path(data_dir)
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        self.port = None
-        self._remains = Remains(self.data_dir if data_dir is None else None)
-        self._finalizer = weakref.finalize(self, self._remains.remove)
-
-    @property
-    def pid(self):
-        """The pid of the running server, or None."""
-        process = self._remains.process
-        return process.pid if process and process.poll() is None else None
+        super().__init__(self.data_dir / "redis.log", Remains(self.data_dir if data_dir is None else None))
 
     @property
     def url(self):
         """The URL of database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self, *, detached=False):
-        """Start on a free port (on the same one again after a stop or kill) and wait until it answers."""
-        if self.pid:
-            raise ServerFailed("it runs already")
-        if self.port is not None:
-            return self._start_on(self.port, detached)
-        for _ in range(PORT_ATTEMPTS):
-            self.port = free_port()
-            try:
-                return self._start_on(self.port, detached)
-            except PortTaken:
-                continue
-        raise ServerFailed(f"no free port in {PORT_ATTEMPTS} attempts")
-
-    def stop(self):
-        """Stop in good order: SIGTERM, which saves when saving is configured."""
-        if self._remains.process:
-            end(self._remains.process, signal.SIGTERM)
-
-    def kill(self):
-        """SIGKILL: what a power failure leaves of the process."""
-        if self._remains.process:
-            end(self._remains.process, signal.SIGKILL)
-
-    def restart(self):
-        """Stop in good order and start again on the same port."""
-        self.stop()
-        return self.start()
-
-    def close(self):
-        """Kill it and remove its temporary folder."""
-        self._finalizer()
-
-    def log(self):
-        """Everything it has written to its log."""
-        return self._log.read_text(errors="replace")
 
     def cli(self, *args, stdin=None):
         """Run redis-cli with these arguments, and a file to read, and return what it prints, without the last newline."""
@@ -117,43 +61,27 @@ class RedisServer:
         """The redis-cli command line for these arguments."""
         return [places.redis_cli(), "-h", "127.0.0.1", "-p", self.port, *args]
 
-    @property
-    def _log(self):
-        return self.data_dir / "redis.log"
-
-    def _start_on(self, port, detached):
-        mark = self._log.stat().st_size if self._log.exists() else 0
-        process = spawn(
-            [*self._wrapper, places.redis_server(), self._write_config(port)],
+    def _run(self, detached):
+        return spawn(
+            self._command(),
             log=self._log,
             environment=self._environment(),
             cwd=self.data_dir,
             end_with_owner=None if detached else signal.SIGKILL,
         )
-        self._remains.process = process
-        try:
-            eventually(lambda: self._answers(process, mark), within_s=START_WITHIN_S)
-        except AssertionError:
-            end(process, signal.SIGKILL)
-            raise ServerFailed(f"redis-server did not answer in {START_WITHIN_S} s\n{tail(self._log)}") from None
-        if detached:
-            self._finalizer.detach()
-        return self
 
-    def _answers(self, process, mark):
-        """Whether the server on the port is this very process and has loaded its data."""
-        if process.poll() is not None:
-            if b"Address already in use" in self._log.read_bytes()[mark:]:
-                raise PortTaken
-            raise ServerFailed(f"redis-server ended with status {process.returncode}\n{tail(self._log)}")
+    def _command(self):
+        return [*self._wrapper, places.redis_server(), self._write_config()]
+
+    def _is_ready(self, process, written):
         said = _ask(self.port, b"INFO")
         return said.startswith(b"-NOAUTH") or (
             f"\nprocess_id:{process.pid}\r".encode() in said and b"\nloading:0\r" in said
         )
 
-    def _write_config(self, port):
+    def _write_config(self):
         path = self.data_dir / "redis.conf"
-        lines = [f"port {port}", "bind 127.0.0.1", f'dir "{self.data_dir}"']
+        lines = [f"port {self.port}", "bind 127.0.0.1", f'dir "{self.data_dir}"']
         if self._module is not None:
             lines.append(" ".join(["loadmodule", f'"{self._module}"', *self._module_args]))
         for name, value in self._config.items():
