@@ -643,7 +643,7 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fence_protect(regclass, name, text, text, text) IS
-'Makes the triggers that refuse every write on a table which proved no fence, and returns on how many tables. For the owner of the table.';
+'Makes the triggers that refuse every write without a fence, and returns on how many tables. For the owner of the table.';
 
 CREATE FUNCTION fence_unprotect(
     target regclass
@@ -870,7 +870,7 @@ COMMENT ON COLUMN fence_protected.target IS
 COMMENT ON COLUMN fence_protected.fence_column IS
 'The column that holds the fence; NULL when no trigger names one.';
 COMMENT ON COLUMN fence_protected.open_by IS
-'What lets a write pass that proved no fence; empty when the table is closed.';
+'What admits a write without a fence; empty when the table is closed.';
 
 COMMENT ON COLUMN fence_protected.may_open IS
 'Who else can open it: roles other than the owner that hold TRIGGER on the table, which GRANT ALL contains.';
@@ -942,7 +942,7 @@ COMMENT ON COLUMN pg_stat_fence.target IS
 COMMENT ON COLUMN pg_stat_fence.resource IS
 'The name of the guard, at most 128 bytes of it.';
 COMMENT ON COLUMN pg_stat_fence.claims IS
-'Claims that stamped or found their fence; transactions that the guard let in.';
+'Claims that stamped or found their fence; transactions that the guard admitted.';
 COMMENT ON COLUMN pg_stat_fence.claims_stale IS
 'Claims and guards that a newer fence refused.';
 COMMENT ON COLUMN pg_stat_fence.writes IS
@@ -952,7 +952,7 @@ COMMENT ON COLUMN pg_stat_fence.writes_stale IS
 COMMENT ON COLUMN pg_stat_fence.unclaimed IS
 'Writes that were refused because their fence had not claimed the row.';
 COMMENT ON COLUMN pg_stat_fence.unfenced_refused IS
-'Writes on a protected table that were refused because they proved no fence.';
+'Writes on a protected table that were refused because they had no fence.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_at IS
 'When the newest stale call was.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_fence IS

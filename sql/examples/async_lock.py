@@ -11,7 +11,7 @@
 
 The lock keeps others out most of the time; the fence in every write is what makes it safe. When the lease is lost the body
 is cancelled and LockLost comes out, so that work which nobody will accept ends early. A body that blocks the event loop
-cannot be cancelled: LockLost comes out when it leaves. An error of the connection is no lost lease until Redis was silent for
+cannot be cancelled: LockLost comes out when it leaves. An error of the connection does not mean a lost lease until Redis was silent for
 a whole ttl_ms. Python 3.11 or later.
 """
 

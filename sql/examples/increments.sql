@@ -18,7 +18,7 @@ UPDATE counters SET value = value + 1 WHERE id = 1 AND fence = 41 RETURNING valu
 UPDATE counters SET value = value + 1 WHERE id = 1 AND fence = 41 RETURNING value;
 -- => 2
 
--- Nothing written means one of three: a newer holder (stop), not claimed yet, no such row. A claim tells which: no row,
+-- Nothing written means one of three: a newer holder (stop), not claimed yet, no such row. A claim shows which: no row,
 -- the row, an error.
 SELECT value FROM fenced_claim(NULL::counters, 1, 42);
 -- => 2
@@ -42,7 +42,7 @@ SELECT fence_use(41);
 -- => 41
 UPDATE counters SET value = value + 1 WHERE id = 1 RETURNING value;
 -- => ERROR:  fence 41 is stale at a row of table "counters"
--- => DETAIL:  The row has fence 42; the newest that this transaction uses is 41.
+-- => DETAIL:  The row has fence 42; the newest declared in this transaction is 41.
 -- => HINT:  Another holder has taken over. Roll back, and take the lock again. All writers of a row must take the same lock.
 ROLLBACK;
 

@@ -7,7 +7,7 @@
 
 A leader renews its lease from a thread and calls work(fence, lost) in rounds. `lost` is an Event: work that takes long
 checks it and returns. Every round claims the leader's row again: the same fence is accepted for hours, and a newer one
-ends the leadership at once, also when the lease was lost unnoticed. The row tells everybody who leads.
+ends the leadership at once, also when the lease was lost unnoticed. The row says who leads.
 """
 
 import threading

@@ -20,8 +20,8 @@ SELECT status FROM fenced_claim(NULL::invoices, 1, 1795968243472377, fence_colum
 ALTER TABLE invoices ALTER lock_fence TYPE bigint;
 --    or add a new column, which takes no time, when the old workers have stopped (nobody needs their numbers then):
 ALTER TABLE invoices ADD fence bigint NOT NULL DEFAULT 0;
---    or stay with small numbers: load the module with `fence-clock no`, and tell it once where to go on, which is
---    FENCELOCK.RAISE with the largest that any row has. It leaves 65,536 numbers out at every restart and fail-over,
+--    or stay with small numbers: load the module with `fence-clock no`, and raise its fences once, by
+--    FENCELOCK.RAISE to the largest that any row has. It leaves 65,536 numbers out at every restart and fail-over,
 --    so an integer column has room for 32,767 of these; a loss of more grants than that needs RAISE again:
 SELECT max(lock_fence) FROM invoices;
 -- => 57
@@ -52,8 +52,8 @@ UPDATE invoices SET status = 'open', lock_fence = 1795968243472378 WHERE id = 1 
 SELECT fence_protect('invoices', 'lock_fence');
 -- => 1
 UPDATE invoices SET status = 'open' WHERE id = 1;
--- => ERROR:  UPDATE on the protected table "invoices" proved no fence
--- => DETAIL:  It is neither the change of a fenced function nor of a transaction that uses the row's fence.
--- => HINT:  Use fenced_update() and its like, or claim the row and call fence_use() with your lock's fence in this transaction.
+-- => ERROR:  UPDATE on protected table "invoices" requires a fence
+-- => DETAIL:  The write came from neither a fenced_* function nor a transaction that declared the row's fence with fence_use().
+-- => HINT:  Use a fenced_* function, or claim the row and call fence_use() with your lock's fence in this transaction.
 SELECT status, lock_fence FROM invoices;
 -- => open|1795968243472378

@@ -51,7 +51,7 @@ def write(store, claimed, data):
 
 
 def _put(store, path, fence, data, condition):
-    """The new ETag, or None: the object is not the one that the condition tells of."""
+    """The new ETag, or None: the object is not the one that the condition names."""
     done = store.put(path, content=json.dumps({"fence": fence, "data": data}), headers=condition)
     if done.status_code in (409, 412):
         return None

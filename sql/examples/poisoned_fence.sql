@@ -19,8 +19,8 @@ SELECT count(*) FROM fenced_claim(NULL::counters, 1, 42);
 SELECT id, fence FROM counters WHERE fence > extract(epoch FROM clock_timestamp() + interval '1 hour') * 1000000;
 -- => 1|9007199254740991
 
--- Set it back to the newest fence that was really issued: FENCELOCK.STATS tells it as last-issued, and a holder of today
--- has a larger one. 0 would let in those that are stale as well. For the owner of the table; both numbers are logged.
+-- Set it back to the newest fence that was really issued: FENCELOCK.STATS reports it as last-issued, and a holder of today
+-- has a larger one. 0 would admit those that are stale as well. For the owner of the table; both numbers are logged.
 SELECT fence_reset('counters', id, 41)
 FROM counters
 WHERE fence > extract(epoch FROM clock_timestamp() + interval '1 hour') * 1000000;
@@ -36,7 +36,7 @@ COMMIT;
 BEGIN;
 SELECT fenced_guard('ledger', 42);
 -- => ERROR:  fence 42 is stale at guard "ledger"
--- => DETAIL:  The guard has let in fence 900000000; this transaction has fence 42.
+-- => DETAIL:  The guard has admitted fence 900000000; this transaction has fence 42.
 -- => HINT:  Another holder has taken over. Roll back, and take the lock again. All transactions that call this guard must take the same lock.
 ROLLBACK;
 SELECT fence_guard_reset('ledger', 41);

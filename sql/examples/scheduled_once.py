@@ -8,7 +8,7 @@
     );
 
 Each host calls run_if_due() for each task every second or so. The lock keeps them from working at the same time; the row
-tells what was done, so that a host which comes late, or stalled, or has the lock after a failover, repeats nothing.
+says what was done, so that a host which comes late, or stalled, or has the lock after a failover, repeats nothing.
 """
 
 from exclusive_or_skip import run_exclusive_or_skip
@@ -30,7 +30,7 @@ def run_if_due(r, db, task, work, ttl_ms=10_000):
         claimed = db.execute(DUE, (task, fence)).fetchone()
         if claimed is None or not claimed[0]:
             return
-        # Before the work: a crash in between leaves this run out. After the work it would run twice: choose.
+        # Before the work: a crash in between skips this run. After the work it would run twice: choose.
         if db.execute(MOVE_ON, (task, fence, claimed[1])).fetchone()[0]:
             called = True
             work(fence)

@@ -201,7 +201,7 @@ def test_the_extension_may_lie_in_any_schema(databases):
     with psycopg.connect(databases.server.url(restored), autocommit=True) as db:
         assert db.execute('SELECT target::text, open_by FROM "My Fences".fence_protected').fetchall() == [("t", [])]
         assert db.execute("SELECT fence FROM fence_internals.guards").fetchall() == [(8,)]
-        with pytest.raises(psycopg.Error, match="proved no fence"):
+        with pytest.raises(psycopg.Error, match="requires a fence"):
             db.execute("UPDATE t SET v = 2")
         assert db.execute("""SELECT "My Fences".fenced_update('t', 1, 7, '{"v": 2}')""").fetchone() == (True,)
 
@@ -219,7 +219,7 @@ def test_the_schema_of_the_extension_may_be_renamed_under_a_session(pg):
             assert guards == [("new", 6), ("r", 6), ("s", 7)]
             assert db.execute("SELECT count(*) FROM one.guards").fetchone() == (0,)
             db.execute("INSERT INTO t VALUES (1)")
-            with pytest.raises(psycopg.Error, match="proved no fence"):
+            with pytest.raises(psycopg.Error, match="requires a fence"):
                 db.execute("UPDATE t SET id = 2")
             assert db.execute("SELECT open_by FROM two.fence_protected").fetchall() == [([],)]
     finally:
@@ -248,10 +248,10 @@ def test_a_library_that_does_not_know_its_sql_says_so(db, connect):
             connect().execute(statement)
         assert (caught.value.sqlstate, caught.value.diag.message_primary) == (
             "55000",
-            "the library of pg_fence is of version 0.1.0, its SQL in this database of version 9.9.9",
+            "pg_fence library is version 0.1.0, but the SQL objects in this database are version 9.9.9",
         )
         assert caught.value.diag.message_hint == (
-            "Install the library that belongs to the SQL, or run ALTER EXTENSION pg_fence UPDATE TO '0.1.0'; then connect anew."
+            "Install the library of that version, or run ALTER EXTENSION pg_fence UPDATE TO '0.1.0'; then reconnect."
         )
     db.execute("UPDATE pg_extension SET extversion = '0.1.0' WHERE extname = 'pg_fence'")
     assert connect().execute("SELECT id FROM fenced_claim(NULL::t, 1, 5)").fetchone() == (1,)

@@ -54,14 +54,14 @@ REFUSALS = {
         call("fenced_update", key="9"),
         "P0002",
         'table "acct" has no such row',
-        "Key (id)=(9) is not there, or a row-security policy hides it from the caller.",
+        "Key (id)=(9) does not exist, or a row-security policy hides it from the caller.",
         "Insert the row, then claim it.",
     ),
     "missing, and the key looks like a fence": (
         call("fenced_claim", key="1795968243472377", fence="1"),
         "P0002",
         'table "acct" has no such row',
-        "Key (id)=(1795968243472377) is not there, or a row-security policy hides it from the caller.",
+        "Key (id)=(1795968243472377) does not exist, or a row-security policy hides it from the caller.",
         "Key and fence may be swapped. Pass the key before the fence.",
     ),
     "fence null": (

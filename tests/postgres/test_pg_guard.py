@@ -74,7 +74,7 @@ def test_the_newest_fence_is_stored_and_an_older_one_is_refused(db):
         guard(db, 6)
     error = caught.value
     assert (error.sqlstate, error.diag.message_primary) == ("LF001", 'fence 6 is stale at guard "r"')
-    assert error.diag.message_detail == "The guard has let in fence 7; this transaction has fence 6."
+    assert error.diag.message_detail == "The guard has admitted fence 7; this transaction has fence 6."
     assert error.diag.message_hint == f"{TAKEN_OVER} All transactions that call this guard must take the same lock."
     assert stored(db) == 7
     guard(db, 1, "another resource")
@@ -468,7 +468,7 @@ def test_a_worker_needs_execute_alone_and_learns_no_fence_of_others(db, worker):
     db.execute("SET ROLE worker")
     with pytest.raises(psycopg.Error) as caught:
         guard(db, 5)
-    assert caught.value.diag.message_detail == "The guard has let in a newer one; this transaction has fence 5."
+    assert caught.value.diag.message_detail == "The guard has admitted a newer one; this transaction has fence 5."
     guard(db, 10)
     assert db.execute("SELECT current_user").fetchone() == ("worker",), "the owner's rights end with the call"
     with refused("42501"):

@@ -160,7 +160,7 @@ def test_a_key_that_no_row_can_have_is_refused_as_any_other_to_who_may_not_read(
     finally:
         typed.execute("RESET ROLE; DROP ROLE nobody_here")
     assert refusal(typed, "SELECT fenced_claim_json('t', 1.5, 5)").diag.message_detail == (
-        "Key (id)=(1.5) is not there, or a row-security policy hides it from the caller."
+        "Key (id)=(1.5) does not exist, or a row-security policy hides it from the caller."
     )
 
 
@@ -341,7 +341,7 @@ def test_a_long_key_is_cut_in_the_error_text(typed):
     typed.execute("CREATE TABLE t (id text PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
     refused = refusal(typed, "SELECT fenced_claim_json('t', repeat('é', 1000000), 5)")
     assert refused.sqlstate == "P0002"
-    assert refused.diag.message_detail == f"Key (id)=({'é' * 100}...) is not there, or a row-security policy hides it from the caller."
+    assert refused.diag.message_detail == f"Key (id)=({'é' * 100}...) does not exist, or a row-security policy hides it from the caller."
 
 
 def test_a_jsonb_parameter_is_a_whole_key(pairs):

@@ -144,17 +144,17 @@ def test_each_refusal_says_what_to_do(acct):
         return diag.sqlstate, diag.message_primary, diag.message_detail, diag.message_hint
 
     update = "UPDATE acct SET bal = 0 WHERE id = 1"
-    use = "Use fenced_update() and its like, or claim the row and call fence_use() with your lock's fence in this transaction."
+    use = "Use a fenced_* function, or claim the row and call fence_use() with your lock's fence in this transaction."
     assert said(update) == (
         "LF003",
-        'UPDATE on the protected table "acct" proved no fence',
-        "It is neither the change of a fenced function nor of a transaction that uses the row's fence.",
+        'UPDATE on protected table "acct" requires a fence',
+        "The write came from neither a fenced_* function nor a transaction that declared the row's fence with fence_use().",
         use,
     )
     assert said("SELECT fence_use(3), fence_use(4)", update) == (
         "LF001",
         'fence 4 is stale at a row of table "acct"',
-        "The row has fence 5; the newest that this transaction uses is 4.",
+        "The row has fence 5; the newest declared in this transaction is 4.",
         "Another holder has taken over. Roll back, and take the lock again. All writers of a row must take the same lock.",
     )
     assert said("SELECT fence_use(9), fence_use(3)", update) == (
@@ -391,7 +391,7 @@ def test_a_role_learns_the_stored_fence_only_if_it_may_read_it(acct):
         with pytest.raises(psycopg.Error) as caught, acct.transaction():
             acct.execute("SELECT fence_use(4)")
             acct.execute("UPDATE acct SET bal = 0")
-        assert caught.value.diag.message_detail == "The row has a newer one; the newest that this transaction uses is 4."
+        assert caught.value.diag.message_detail == "The row has a newer one; the newest declared in this transaction is 4."
     finally:
         acct.execute("RESET ROLE; DROP OWNED BY blind; DROP ROLE blind")
 
@@ -745,7 +745,7 @@ def test_what_the_publisher_let_through_is_applied_by_a_subscriber_that_is_prote
     read = "SELECT id, bal, fence FROM acct"
     eventually(lambda: server.psql(read, "sub"), "1|10|7")
     assert "LF003" not in server.psql("UPDATE acct SET bal = 0", "sub", check=False)
-    assert "proved no fence" in server.psql("UPDATE acct SET bal = 0", "sub", check=False)
+    assert "requires a fence" in server.psql("UPDATE acct SET bal = 0", "sub", check=False)
     assert server.psql("SELECT fenced_update('acct', 1, 7, '{\"bal\": 11}')", "pub") == "t"
     eventually(lambda: server.psql(read, "sub"), "1|11|7")
     server.psql("ALTER SUBSCRIPTION s DISABLE; ALTER SUBSCRIPTION s SET (slot_name = NONE); DROP SUBSCRIPTION s", "sub")

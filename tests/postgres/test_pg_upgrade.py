@@ -151,7 +151,7 @@ def test_data_guards_protection_rights_and_counts_survive_the_update(packaged):
         assert len(before["triggers"]) >= 10
         with pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == "55000") as caught:
             psycopg.connect(url).execute("DO $$ BEGIN PERFORM fenced_guard('ledger', 60); END $$")
-        assert caught.value.diag.message_hint.endswith(f"ALTER EXTENSION pg_fence UPDATE TO '{CURRENT}'; then connect anew.")
+        assert caught.value.diag.message_hint.endswith(f"ALTER EXTENSION pg_fence UPDATE TO '{CURRENT}'; then reconnect.")
         counts = "SELECT target::text, resource, claims, writes FROM pg_stat_fence WHERE kind IS NOT NULL ORDER BY 1, 2"
         counted = db.execute(counts).fetchall()
         assert counted == [("parts", None, 0, 1), ("t", None, 0, 1), (None, "ledger", 1, 0)]

@@ -18,7 +18,7 @@ PAGES = {
     "Start": ["README.md", "docs/install.md", "fence/README.md"],
     "Reference": ["redis_fencelock/README.md", "pg_fence/README.md"],
     "Guarantees": ["docs/guarantees.md", "docs/how-it-works.md", "docs/objections.md", "docs/comparison.md"],
-    "Operations": ["docs/operations.md", "packaging/watching/README.md", "docs/servers.md", "docs/stability.md", "packaging/README.md"],
+    "Operations": ["docs/operations.md", "docs/errors.md", "packaging/watching/README.md", "docs/servers.md", "docs/stability.md", "packaging/README.md"],
     "Figures": ["docs/performance.md", "tools/bench/RESULTS.md", "docs/stalls.md", "tools/lab/README.md"],
     "Project": ["CONTRIBUTING.md", "tests/README.md", "tools/fuzz/README.md", "tests/clients/README.md", "SECURITY.md", "CHANGELOG.md"],
 }

@@ -103,7 +103,7 @@ impl fmt::Display for BadArgument<'_> {
                 write!(f, "WAIT must be an integer from 1 to {max}; omit WAIT to be answered at once")
             }
             BadArgument::NoneOf { name, words } => write!(f, "{name} must be one of {}", words.join(", ")),
-            BadArgument::OddFields(words) => write!(f, "field and value must come in pairs, not as {words} words"),
+            BadArgument::OddFields(count) => write!(f, "field and value must come in pairs, not as {count} arguments"),
             BadArgument::StampField => write!(f, "field must not be 'fence': CLAIM alone writes the stamp"),
         }
     }

@@ -71,7 +71,7 @@ impl Refused {
             }
             Refused::Key { table, columns, problem } => problem.report(table, columns),
             Refused::Keys { table, type_name } => {
-                Report::new("42804", text!["argument \"keys\" is no array of keys but has type ", type_name])
+                Report::new("42804", text!["argument \"keys\" must be an array of keys, not type ", type_name])
                     .hint(text!["Pass an array of keys, or a jsonb array of objects of the key's columns."])
                     .about(table)
             }
@@ -79,7 +79,7 @@ impl Refused {
             Refused::PatchColumn { table, column, problem } => problem.report(table, column),
             Refused::NoRow { table, key, may_be_swapped } => {
                 Report::new("P0002", text!["table \"", &table.name, "\" has no such row"])
-                    .detail(text!["Key ", key, " is not there, or a row-security policy hides it from the caller."])
+                    .detail(text!["Key ", key, " does not exist, or a row-security policy hides it from the caller."])
                     .hint(if may_be_swapped {
                         text!["Key and fence may be swapped. Pass the key before the fence."]
                     } else {
@@ -94,20 +94,20 @@ impl Refused {
                     .about(table)
             }
             Refused::Blocked { table, key, stored, fence, verb } => {
-                Report::new("LF004", text![verb, " on table \"", &table.name, "\" was let through but reached no row"])
+                Report::new("LF004", text![verb, " on table \"", &table.name, "\" was accepted but changed no row"])
                     .detail(text![
                         "Key ",
                         key,
-                        " is there with ",
+                        " exists with ",
                         stored.or("another fence", "fence "),
                         ", which accepts fence ",
                         fence,
                         "."
                     ])
                     .hint(text![
-                        "Look at the table's row-security policies for ",
+                        "Check the table's row-security policies for ",
                         verb,
-                        " and at its BEFORE triggers: one of ",
+                        " and its BEFORE triggers: one of ",
                         "them keeps the caller from this row.",
                     ])
                     .about(table)
@@ -117,7 +117,7 @@ impl Refused {
                 text!["fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],
             )
             .detail(text!["Key ", key, " would have been left with ", stored.or("another one", "fence "), "."])
-            .hint(text!["Look at the table's BEFORE triggers: one of them sets the fence column."])
+            .hint(text!["Check the table's BEFORE triggers: one of them sets the fence column."])
             .about(table),
             Refused::ManyRows { table, key, rows } => {
                 Report::new("XX001", text![rows, " rows of table \"", &table.name, "\" have one primary key"])
@@ -129,7 +129,7 @@ impl Refused {
             Refused::StaleGuard { resource, stored, fence } => {
                 let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
                 Report::new("LF001", text!["fence ", fence, " is stale at guard \"", &resource, "\""])
-                    .detail(text!["The guard has let in ", newer, "; this transaction has fence ", fence, "."])
+                    .detail(text!["The guard has admitted ", newer, "; this transaction has fence ", fence, "."])
                     .hint(text![TAKEN_OVER, " All transactions that call this guard must take the same lock."])
             }
             Refused::GuardLevel => {
@@ -143,15 +143,14 @@ impl Refused {
                 ])
             }
             Refused::ResourceLength { bytes, max } => {
-                Report::new("22023", text!["the name of the resource has ", bytes, " bytes"])
-                    .detail(text!["It has 1 to ", max, "."])
+                Report::new("22023", text!["resource name must have 1 to ", max, " bytes, not ", bytes])
                     .hint(text!["Use a short name, or a hash of a long one."])
             }
             Refused::Unfenced { table, write } => write.report(table),
             Refused::StaleRow { table, stored, fence } => {
                 let newer = stored.map_or_else(|| text!["a newer one"], |stored| text!["fence ", stored]);
                 Report::new("LF001", text!["fence ", fence, " is stale at a row of table \"", &table.name, "\""])
-                    .detail(text!["The row has ", newer, "; the newest that this transaction uses is ", fence, "."])
+                    .detail(text!["The row has ", newer, "; the newest declared in this transaction is ", fence, "."])
                     .hint(text![TAKEN_OVER, " All writers of a row must take the same lock."])
                     .about(table)
             }
@@ -178,16 +177,23 @@ impl Refused {
                 Report::new("0A000", text!["fence_protect() does not support ", name, " => '", value, "'"])
                     .hint(text!["Leave the argument out, or pass 'plain'."])
             }
-            Refused::ManyInUse { max } => Report::new("54000", text!["this transaction uses ", max, " fences already"])
-                .hint(text!["Use a transaction for each part of the work."]),
+            Refused::ManyInUse { max } => {
+                Report::new("54000", text!["too many fences in use: at most ", max, " per transaction"])
+                    .hint(text!["Use a transaction for each part of the work."])
+            }
             Refused::Version { library, sql } => Report::new(
                 "55000",
-                text!["the library of pg_fence is of version ", library, ", its SQL in this database of version ", sql],
+                text![
+                    "pg_fence library is version ",
+                    library,
+                    ", but the SQL objects in this database are version ",
+                    sql
+                ],
             )
             .hint(text![
-                "Install the library that belongs to the SQL, or run ALTER EXTENSION pg_fence UPDATE TO '",
+                "Install the library of that version, or run ALTER EXTENSION pg_fence UPDATE TO '",
                 library,
-                "'; then connect anew.",
+                "'; then reconnect.",
             ]),
             Refused::Distributed { table } => Report::new(
                 "0A000",
@@ -196,26 +202,28 @@ impl Refused {
             .detail(text!["The distributed engine refuses triggers on it."])
             .hint(text![
                 "The fenced_* functions and fenced_guard() work on it. Grant INSERT, UPDATE and DELETE on it to the ",
-                "roles alone that use them.",
+                "roles that use them, and to no other.",
             ])
             .about(table),
             Refused::NoBlock { function } => {
                 Report::new("25P01", text![function, " can only be used in transaction blocks"])
-                    .detail(text!["It lasts to the end of the transaction, which is that of this statement alone."])
+                    .detail(text![
+                        "It lasts until the end of the transaction, and this statement is a transaction of its own."
+                    ])
                     .hint(text!["Send BEGIN first, and COMMIT after the statements that it is for."])
             }
-            Refused::GuardTable => {
-                Report::new("55000", text!["the table of the guards cannot be protected"]).detail(text![
-                    "It is written by the functions of guards alone, and a trigger refuses everything else."
-                ])
-            }
-            Refused::GuardWrite => {
-                Report::new("55000", text!["the table of the guards is written by their functions alone"])
-                    .hint(text!["Call fenced_guard(), fence_guard_forget() or fence_guard_reset()."])
-            }
-            Refused::NotATrigger => Report::new("39P01", text!["the function is for triggers alone"])
+            Refused::GuardTable => Report::new("55000", text!["table \"fence_internals.guards\" cannot be protected"])
+                .detail(text![
+                    "Only fenced_guard() and the fence_guard functions write it; a trigger refuses every other write."
+                ]),
+            Refused::GuardWrite => Report::new(
+                "55000",
+                text!["table \"fence_internals.guards\" can only be written by the functions of guards"],
+            )
+            .hint(text!["Call fenced_guard(), fence_guard_forget() or fence_guard_reset()."]),
+            Refused::NotATrigger => Report::new("39P01", text!["this function can only be called as a trigger"])
                 .hint(text!["Call fence_protect(), which makes the triggers."]),
-            Refused::NoGuardTable => Report::new("55000", text!["the table \"fence_internals.guards\" does not exist"])
+            Refused::NoGuardTable => Report::new("55000", text!["table \"fence_internals.guards\" does not exist"])
                 .hint(text!["Create the extension again."]),
         }
     }
@@ -224,30 +232,30 @@ impl Refused {
 impl UnfencedWrite {
     fn report(self, table: RelationName) -> Report {
         let new = |message| Report::new("LF003", message);
-        let claim = "Use fenced_update() and its like, or claim the row and call fence_use() with your lock's fence in this transaction.";
+        let claim = "Use a fenced_* function, or claim the row and call fence_use() with your lock's fence in this transaction.";
         match self {
-            UnfencedWrite::Truncate => new(text!["TRUNCATE would empty the protected table \"", &table.name, "\""])
+            UnfencedWrite::Truncate => new(text!["TRUNCATE would empty protected table \"", &table.name, "\""])
                 .detail(text!["Its rows can have fences of many holders."])
                 .hint(text!["DELETE the rows under their fences, or call fence_unprotect() first."]),
             UnfencedWrite::NoFence(command) => {
-                new(text![command, " on the protected table \"", &table.name, "\" proved no fence"])
+                new(text![command, " on protected table \"", &table.name, "\" requires a fence"])
                     .detail(text![
-                        "It is neither the change of a fenced function nor of a transaction that uses the row's fence."
+                        "The write came from neither a fenced_* function nor a transaction that declared the row's fence with fence_use()."
                     ])
                     .hint(text![claim])
             }
             UnfencedWrite::FenceChanged => {
-                new(text!["a plain write on the protected table \"", &table.name, "\" would change the fence of a row"])
-                    .detail(text!["The fence is stamped by claims and fenced writes, and set by fence_reset(), alone."])
+                new(text!["a plain write on protected table \"", &table.name, "\" would change the fence of a row"])
+                    .detail(text!["Only claims, fenced writes and fence_reset() change a fence."])
                     .hint(text!["Leave the fence column out of the statement."])
             }
             UnfencedWrite::Altered(command) => {
-                new(text![command, " on the protected table \"", &table.name, "\" cannot be judged"])
+                new(text![command, " on protected table \"", &table.name, "\" cannot be checked"])
                     .detail(text!["The trigger that protects it was altered and names no fence column."])
                     .hint(text!["Have the table's owner call fence_protect() again."])
             }
             UnfencedWrite::MoveUnasked(partition) => new(text![
-                "a plain write could move a row of the protected table \"",
+                "a plain write could move a row of protected table \"",
                 &table.name,
                 "\" out of its fence"
             ])
@@ -258,13 +266,13 @@ impl UnfencedWrite {
             ])
             .hint(text!["Have the owner of the partitioned table call fence_protect() again."]),
             UnfencedWrite::Insert(fence) => new(text![
-                "a new row of the protected table \"",
+                "a new row of protected table \"",
                 &table.name,
                 "\" has fence ",
                 fence,
                 ", which is not in use"
             ])
-            .detail(text!["A row is inserted with fence 0, or with one that this transaction uses."])
+            .detail(text!["A new row has fence 0, or one that this transaction declared with fence_use()."])
             .hint(text![
                 "Leave the fence column out, or call fence_use() with your lock's fence in this transaction. ",
                 "To restore data alone, use --disable-triggers.",

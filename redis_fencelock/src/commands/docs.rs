@@ -29,7 +29,7 @@ pub(crate) const RELEASE: Docs = Docs {
     categories: c"write fast",
 };
 pub(crate) const CHECK: Docs = Docs {
-    summary: c"Tells whether a fence is the live hold of a lock",
+    summary: c"Reports whether a fence is the live hold of a lock",
     complexity: c"O(1)",
     arity: 3,
     args: CHECK_ARGS,
@@ -37,7 +37,7 @@ pub(crate) const CHECK: Docs = Docs {
     categories: c"read fast",
 };
 pub(crate) const INSPECT: Docs = Docs {
-    summary: c"Tells who holds a lock and for how long",
+    summary: c"Reports who holds a lock and for how long",
     complexity: c"O(1)",
     arity: 2,
     args: INSPECT_ARGS,

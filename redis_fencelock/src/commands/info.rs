@@ -60,7 +60,7 @@ fn top(_ctx: Ctx, argv: &Argv) -> Outcome {
 const HELP: &[&str] = &[
     "FENCELOCK.ACQUIRE key owner ttl-ms [WAIT ms] [RETRY] [MAXHOLD ms] [DELAY ms] [EPHEMERAL]",
     "    Grant the lock for ttl-ms milliseconds; WAIT, MAXHOLD and DELAY are milliseconds too. Replies the fence, or null",
-    "    when it is busy or the wait ran out.",
+    "    when it is busy or the wait timed out.",
     "FENCELOCK.EXTEND key owner ttl-ms [FENCE fence]",
     "    Set the lease to ttl-ms milliseconds from now. Replies the milliseconds left, or 0: the lease is no longer yours.",
     "FENCELOCK.RELEASE key owner [FENCE fence | QUEUED]",

@@ -89,7 +89,7 @@ fn busy(ctx: Ctx, slot: &Slot, request: &Request, wait: Option<Millis>) -> Outco
         Some(Err(NotQueued::Full)) => {
             let most = config::max_waiters();
             return Err(Reply::Error(format!(
-                "ERR {most} clients wait for this lock, the most that fencelock.max-waiters-per-lock allows"
+                "ERR too many waiters for this lock (fencelock.max-waiters-per-lock is {most})"
             )));
         }
         Some(Err(NotQueued::MustNotBlock)) | None => {}
