@@ -9,11 +9,11 @@
 //!     call CONNECTION COMMAND words ...      reply, or `waits`; then the stop a step later
 //!     close CONNECTION                       the stop a step later
 //!     row claim|update|write|delete|insert KEY FENCE
-//!     row plain KEY FENCE ...                a plain UPDATE in a transaction that uses these fences
+//!     row plain KEY FENCE ...                a plain UPDATE in a transaction that declares these fences
 //!     row look KEY                           the stored fence
 //!     guard NAME FENCE
 //!
-//! Not a server and not a rule: it parses, asks the production functions, keeps what they return and tells it.
+//! Not a server and not a rule: it parses, asks the production functions, keeps what they return and prints it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -358,7 +358,7 @@ impl World {
         )
     }
 
-    /// The connection is gone: it waits no more, and its ephemeral leases run out.
+    /// The connection is gone: it waits no more, and its ephemeral leases expire.
     fn close(&mut self, connection: u32) {
         if let Some((_, key)) = self.waits.remove(&connection) {
             let mut others = Vec::new();

@@ -20,8 +20,7 @@ pub struct Bonds {
 
 #[derive(Clone, Copy)]
 struct Bond {
-    /// `None` once its end is postponed.
-    client: Option<u64>,
+    client: u64,
     db: i32,
     prev: Option<u32>,
     next: Option<u32>,
@@ -35,7 +34,7 @@ impl Bonds {
         if let Some(next) = next.and_then(|next| self.bonds.get_mut(&next)) {
             next.prev = Some(lease);
         }
-        self.bonds.insert(lease, Bond { client: Some(client), db, prev: None, next });
+        self.bonds.insert(lease, Bond { client, db, prev: None, next });
     }
 
     /// Ends the bond of a lease.
@@ -71,7 +70,7 @@ impl Bonds {
     pub fn put_off(&mut self, lease: u32) {
         let Some(bond) = self.bonds.get_mut(&lease) else { return };
         let before = *bond;
-        *bond = Bond { client: None, prev: None, next: None, ..before };
+        *bond = Bond { prev: None, next: None, ..before };
         self.unlink(lease, before);
         self.put_off.insert(lease);
     }
@@ -102,10 +101,12 @@ impl Bonds {
         if let Some(prev) = bond.prev.and_then(|prev| self.bonds.get_mut(&prev)) {
             prev.next = bond.next;
         }
-        let Some(client) = bond.client.filter(|client| self.first.get(client) == Some(&lease)) else { return };
+        if self.first.get(&bond.client) != Some(&lease) {
+            return;
+        }
         match bond.next {
-            Some(next) => self.first.insert(client, next),
-            None => self.first.remove(&client),
+            Some(next) => self.first.insert(bond.client, next),
+            None => self.first.remove(&bond.client),
         };
     }
 }
@@ -173,6 +174,22 @@ mod tests {
         bonds.bind(2, 5, 0);
         assert!(!bonds.has_put_off() && bonds.close(5));
         assert_eq!(ended(&mut bonds), [2]);
+    }
+
+    #[test]
+    fn a_postponed_end_leaves_the_list_of_its_connection() {
+        for (former_neighbor, other) in [(1, 3), (3, 1)] {
+            let mut bonds = Bonds::default();
+            for lease in 0..5 {
+                bonds.bind(lease, 1, 0);
+            }
+            bonds.put_off(2);
+            for lease in [former_neighbor, 2, other] {
+                bonds.unbind(lease);
+            }
+            assert!(bonds.close(1));
+            assert_eq!(ended(&mut bonds), [0, 4]);
+        }
     }
 
     #[test]

@@ -153,6 +153,14 @@ fn what_a_later_version_adds_is_ignored_or_refused_as_it_says() {
 }
 
 #[test]
+fn the_fields_of_a_snapshot_may_be_ignored_or_must_be_understood() {
+    assert_eq!(read_snapshot_fields(b""), Ok(()));
+    assert_eq!(read_snapshot_fields(&[9, 2, 1, 1, 0x7f, 0]), Ok(()));
+    assert_eq!(read_snapshot_fields(&[9, 0, 0x80, 0]), Err(Corrupt::Field(0x80)));
+    assert_eq!(read_snapshot_fields(&[9, 2, 1]), Err(Corrupt::Truncated));
+}
+
+#[test]
 fn every_field_is_bounded() {
     let good = encoded(PLAIN);
     let with = |at: usize, field: &[u8]| {
@@ -176,6 +184,8 @@ fn every_field_is_bounded() {
         assert_eq!(decode(&good[..length]), Err(Corrupt::Truncated), "{length} bytes");
     }
     assert_eq!(decode(&good[..OWNER_AT]), Err(Corrupt::OwnerLength(0)));
+    let longest = [&good[..OWNER_AT], &[b'x'; OWNER_MAX]].concat();
+    assert_eq!(decode(&longest).unwrap().owner.len(), OWNER_MAX);
     let long = [&good[..OWNER_AT], &[b'x'; OWNER_MAX + 1]].concat();
     assert_eq!(decode(&long), Err(Corrupt::OwnerLength(OWNER_MAX + 1)));
 }

@@ -1,5 +1,9 @@
 use super::*;
 
+use crate::fence::Fence;
+use crate::lock::codec::{ENCODED_MAX, Notes, Stamp, decode, encode};
+use crate::lock::lease::Hold;
+
 const S: u64 = 1_000_000;
 /// How far the follower's machine is ahead of the issuer's.
 const APART_US: u64 = 500 * S;
@@ -76,6 +80,28 @@ fn an_issuer_whose_clock_stood_still_shortens_nothing_for_longer_than_two_rounds
 }
 
 #[test]
+fn late_readings_of_one_round_forget_nothing() {
+    let mut replica = Replica::new();
+    (1..=20).for_each(|s| replica.receive(s * S, 300));
+    for s in 21..=50 {
+        replica.receive(s * S, 5 * S);
+        let late_us = replica.ends_us(90 * S) as i64 - (90 * S) as i64;
+        assert!((0..100_000).contains(&late_us), "{late_us} us late after the reading of {s} s");
+    }
+}
+
+#[test]
+fn a_few_readings_are_not_a_round_however_long_they_take() {
+    let mut replica = Replica::new();
+    (1..=20).for_each(|s| replica.receive(s * S, 300));
+    for s in [60, 100, 140] {
+        replica.receive(s * S, 5 * S);
+        let late_us = replica.ends_us(200 * S) as i64 - (200 * S) as i64;
+        assert!((0..200_000).contains(&late_us), "{late_us} us late after the reading of {s} s");
+    }
+}
+
+#[test]
 fn clocks_that_drift_make_no_lease_too_short() {
     // The issuer's clock loses half a millisecond in a second.
     let mut replica = Replica::new();
@@ -145,6 +171,37 @@ fn leases_from_a_file_stay_where_they_are_when_the_link_begins_late() {
     assert!(replica.ends_us(90 * S) < 90 * S + 50_000);
 }
 
+/// The bytes of a record that the issuer wrote at `written_us`, of a lease that had `left_us` left.
+fn written(written_us: u64, left_us: u64) -> Vec<u8> {
+    let lease = Lease {
+        fence: Fence::new(7).unwrap(),
+        granted_us: written_us,
+        deadline_us: written_us + left_us,
+        limit_us: u64::MAX,
+        delay_us: 0,
+        ephemeral: false,
+    };
+    let stamp = Stamp::of_issuer(ISSUER, Clocks { steady_us: written_us, wall_us: 0 });
+    encode(&Hold { lease, owner: b"o" }, stamp, Notes::default(), &mut [0; ENCODED_MAX]).to_vec()
+}
+
+#[test]
+fn a_record_is_placed_by_the_clock_of_its_issuer_and_else_by_its_receipt() {
+    let clocks = Clocks { steady_us: 700 * S, wall_us: 0 };
+    let deadline_us =
+        |replica: &Replica, bytes: &[u8]| replica.follower.lease(&decode(bytes).unwrap(), clocks).deadline_us;
+    let mut replica = Replica::new();
+    assert_eq!(deadline_us(&replica, &written(100 * S, 9 * S)), 709 * S, "the issuer is unknown");
+    replica.follower.read_in_file(reading(100 * S), 690 * S);
+    assert_eq!(deadline_us(&replica, &written(100 * S, 9 * S)), 699 * S);
+    // A record from the far future is not believed, and no lease is longer than the longest.
+    let latest_us = 100 * S + AHEAD_MAX_US + 10 * S;
+    assert_eq!(deadline_us(&replica, &written(latest_us, 9 * S)), 700 * S + AHEAD_MAX_US + 9 * S);
+    assert_eq!(deadline_us(&replica, &written(latest_us + 1, 9 * S)), 709 * S);
+    let longest_us = LONGEST.as_micros();
+    assert_eq!(deadline_us(&replica, &written(100 * S + 20 * S, longest_us)), 700 * S + longest_us);
+}
+
 #[test]
 fn readings_of_any_number_do_no_harm() {
     for one in [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX] {
@@ -163,6 +220,8 @@ fn readings_of_any_number_do_no_harm() {
 #[test]
 fn the_last_few_incarnations_are_known() {
     let mut follower = Follower::of_issuer(1);
+    assert_eq!(follower.place(Reading { incarnation: 1, steady_us: 7 }), Some(7));
+    assert_eq!(follower.reading(7), Some(Reading { incarnation: 1, steady_us: 7 }));
     (2..=5).for_each(|incarnation| follower.read_in_file(Reading { incarnation, steady_us: 0 }, 0));
     assert_eq!((1..=5).filter(|&incarnation| follower.knows(incarnation)).collect::<Vec<_>>(), [2, 3, 4, 5]);
     follower.read_in_file(Reading { incarnation: 2, steady_us: 0 }, 9);

@@ -32,6 +32,12 @@ fn a_lease_is_live_until_its_deadline_and_not_at_it() {
 }
 
 #[test]
+fn a_lease_is_due_at_its_deadline_and_then_at_the_end_of_its_delay() {
+    let lease = granted(Terms { delay: Some(Millis(5)), ..ttl(10) });
+    assert_eq!((lease.due_us(10 * MS - 1), lease.due_us(10 * MS)), (10 * MS, 15 * MS));
+}
+
+#[test]
 fn a_held_lock_is_refused_and_uses_no_fence() {
     let mut issuer = Issuer::default();
     let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
