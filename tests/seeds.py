@@ -5,7 +5,7 @@ import random
 
 
 def seed():
-    """The seed, and a line that tells how to have it again."""
+    """The seed, and a line that says how to repeat it."""
     chosen = int(os.environ.get("SEED") or random.randrange(10**6))
     print(f"to repeat this: SEED={chosen}")
     return chosen

@@ -42,7 +42,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a program runs on. `there` tells whether it is on this machine, with its two clients."""
+    """What a program runs on. `there` says whether it is on this machine, with its two clients."""
 
     name: str
     there: Callable[[], bool]

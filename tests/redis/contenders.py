@@ -1,6 +1,6 @@
 """Clients that take and release a few locks again and again while the servers change under them.
 
-Each works until it is told to stop, whatever errors it gets, and every hold is written down with the moments at which the
+Each works until it is stopped, whatever errors it gets, and every hold is written down with the moments at which the
 client was sure of it. Not a client library: raw commands, repeated with RETRY.
 """
 
@@ -33,7 +33,7 @@ class Held:
 class Contenders:
     """`count` threads, each with a client of its own, on the names in `locks`.
 
-    ttl_ms: by default no lease runs out during a test, so that a hold ends by its release alone.
+    ttl_ms: by default no lease expires during a test, so that a hold ends by its release alone.
     """
 
     def __init__(self, make_client, locks, count=6, hold_s=0.002, ttl_ms=600_000):
@@ -100,7 +100,7 @@ class Contenders:
                     number += 1
             finally:
                 client.close()
-        except BaseException as error:  # told to the test, which would not see a thread end
+        except BaseException as error:  # passed to the test, which would not see a thread end
             self.broken.append(error)
             raise
 

@@ -1,6 +1,6 @@
 """Workers that are processes of their own, so that the story tests can freeze and kill them and run many at once.
 
-`python workers.py hold '{...}'` takes a lock, reads a counter, and writes it when told to; `... increment '{...}'` adds
+`python workers.py hold '{...}'` takes a lock, reads a counter, and writes it on request; `... increment '{...}'` adds
 to a counter again and again. Each prints JSON lines. Not a library: raw commands and plain SQL, as any user writes them.
 """
 
@@ -63,7 +63,7 @@ def hold(redis_port, dsn, lock, owner, ttl_ms, row, claims, renews):
 
 
 class Renewals:
-    """A thread that extends a lease every third of it, until it is told that the lease is lost."""
+    """A thread that extends a lease every third of it, until the lease is lost."""
 
     def __init__(self, redis_port, lock, owner, ttl_ms, fence):
         self._end = threading.Event()

@@ -199,7 +199,7 @@ fn rotate(port: &str, waiters: usize, rounds: usize, acquire: &str, release: &st
 }
 
 fn number(word: &str) -> usize {
-    word.parse().unwrap_or_else(|_| panic!("{word} is no number\n{USAGE}"))
+    word.parse().unwrap_or_else(|_| panic!("{word} is not a number\n{USAGE}"))
 }
 
 /// A command as the server reads it.
@@ -215,7 +215,7 @@ fn encoded(template: &str, key: &str, count: usize, client: usize) -> Vec<u8> {
     text
 }
 
-/// What a reply says, as far as a lock's client looks at it.
+/// What a reply says, as far as a lock's client reads it.
 #[derive(Clone, Copy, PartialEq)]
 enum Reply {
     Null,
@@ -246,7 +246,7 @@ impl Replies {
     }
 }
 
-/// A connection, with what was read of it and not yet looked at.
+/// A connection, with what was received and not yet read.
 struct Line {
     stream: TcpStream,
     read: Vec<u8>,

@@ -103,7 +103,7 @@ class Client:
         assert self._release(keys=keys[:1], args=[owner])
 
     def redis_py_lock(self):
-        """Polls ten times a second, unless told otherwise; fences nothing."""
+        """Polls ten times a second, by default; fences nothing."""
         with self._r.lock("plain", timeout=TTL / 1000):
             self._read_and_write()
 

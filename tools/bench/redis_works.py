@@ -1,7 +1,7 @@
 """The works of the Redis half, each against the commands that a user would send to the same server.
 
 CPU is that of the server process per command, over a run of many; redis-benchmark cannot send pairs on one key, so
-`load.rs` sends them. Every reply is looked at: a run in which a lock was not granted, or not given back, is no measure.
+`load.rs` sends them. Every reply is checked: a run in which a lock was not granted, or not given back, does not count.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ FLOOR = ["FENCELOCK.CHECK {k} 1"]
 
 
 def right_answer(templates):
-    """Null for a lock that is busy, 0 for a look at one that is not there, else anything that says yes."""
+    """Null for a lock that is busy, 0 for a check of one that is not there, else anything that says yes."""
     if templates in (BUSY, BUSY_SET):
         return "nulls"
     return "zeros" if templates == FLOOR else "others"
@@ -133,7 +133,7 @@ class Server:
         return (cpu_seconds(self.server.pid) - before) / sent * 1e6
 
     def hand_over_cpu_us(self, waiters, few=1_000, many=31_000):
-        """Microseconds of the server's CPU time per hand-over of a lock with a queue, the re-queueing with it."""
+        """Microseconds of the server's CPU time per handover of a lock with a queue, the re-queueing with it."""
         least, most = (self._rotation_cpu_us(waiters, rounds) for rounds in (few, many))
         return (most - least) / (many - few)
 

@@ -1,4 +1,4 @@
-"""A Redis Cluster whose slots move, and one that goes down and comes back: neither may lose a lock, or let two in.
+"""A Redis Cluster whose slots move, and one that goes down and comes back: neither may lose a lock, or admit two holders.
 
 `classic` and `atomic` (the server's own migration of a whole slot): three primaries with a replica each, on hosts whose wall
 clocks differ and are stepped; slots move between them with their locks held and waited for, replicas take over on command.

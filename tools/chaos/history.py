@@ -88,13 +88,13 @@ class History:
             for call in calls:
                 if call.kind == "acquire" and isinstance(call.outcome, int):
                     granted.setdefault(call.outcome, []).append((key, call))
-        earlier = None  # of all calls that told a larger fence, the first to return
+        earlier = None  # of all calls that reported a larger fence, the first to return
         for fence, grants in sorted(granted.items(), reverse=True):
             if len({(key, call.arguments[0]) for key, call in grants}) > 1:
                 yield f"fence {fence} was issued twice:\n" + "\n".join(f"  {key} {call}" for key, call in grants)
             calls = [call for _, call in grants]
             for call in calls:
-                # A repeated call tells again what was issued before.
+                # A repeated call reports again what was issued before.
                 if earlier and call.invoked_us > earlier.returned_us and not call.arguments[3]:
                     yield f"a fence went back:\n  {earlier}\n  {call}"
                     return

@@ -17,7 +17,7 @@ HANDOVER_LATE_US = 100_000
 
 
 class Hold(NamedTuple):
-    """Who holds a lock. The fence is None while no reply has told it.
+    """Who holds a lock. The fence is None while no reply has reported it.
 
     may_vanish: it was granted to a client that waited and whose connection broke, and the server takes that back.
     abandoned: it is EPHEMERAL and its connection was closed, so the server ends it as soon as it may.
@@ -122,7 +122,7 @@ class Lock:
             owner, fence, left_ms = call.outcome
             told = self._told(state, owner, fence)
             if told and told.hold.abandoned:
-                # Until the server has ended it, it tells the time of the lease.
+                # Until the server has ended it, it reports the time of the lease.
                 yield from _live(told)
                 return
             zone = told and told.zone.with_left((left_ms - 1) * 1000 - ROUNDING_US, left_ms * 1000 + ROUNDING_US)

@@ -164,7 +164,7 @@ class Client:
             self.postgres.settle()
             while not self.over.is_set():
                 self.section()
-        except BaseException as error:  # told by the process, which would not see a thread end
+        except BaseException as error:  # reported by the process, which would not see a thread end
             self.failure = f"{type(error).__name__}: {error}"
             raise
 
@@ -340,7 +340,7 @@ def main(task):
     threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
     for thread in threads:
         thread.start()
-    # Until it is told to stop, or one of them has met what must not be.
+    # Until it is stopped, or one of them has met what must not be.
     while not select.select([sys.stdin], [], [], 0.2)[0] and not any(client.failure for client in clients):
         pass
     Client.over.set()

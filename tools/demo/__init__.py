@@ -1,1 +1,1 @@
-"""`python -m demo`: the story of workers A and B, told by `make demo`."""
+"""`python -m demo`: the story of workers A and B: `make demo`."""

@@ -1,8 +1,8 @@
-"""The story of workers A and B, told by `make demo` with redis-cli and psql on real servers.
+"""The story of workers A and B: `make demo`, with redis-cli and psql on real servers.
 
 Every command is printed and then run by the shell as printed; what it answers is printed as it came. Three acts with
-the same stall: plain SQL, a fence checked only at the write, and claim first. Leases really run out and A's pause is
-real. Ends with status 1 when the story does not come out as it is told.
+the same stall: plain SQL, a fence checked only at the write, and claim first. Leases really expire and A's pause is
+real. Ends with status 1 when the story does not come out as it says.
 
 In a terminal the two workers are drawn side by side as it happens, else it is plain text. A picture of the run is left
 in target/demo.svg. Starts servers of its own, unless the arguments name two that have the module and the extension.
@@ -24,7 +24,7 @@ LOCK = "lock:counter"
 LEASE_MS = 1500
 # Longer than the lease, by enough for B to be granted the lock and to read.
 STALL_S = 2.0
-# B finds the lock free when A's lease has run out, and not much later.
+# B finds the lock free when A's lease has expired, and not much later.
 B_WAITS_AT_MOST_S = 10
 
 
@@ -174,7 +174,7 @@ class _Given:
 
 
 class _Stage:
-    """The shell's environment, how it is shown, and what did not come out as told."""
+    """The shell's environment, how it is shown, and what did not come out as it says."""
 
     def __init__(self, servers):
         self._environment = {
@@ -210,7 +210,7 @@ class _Stage:
             self.screen.note(who, kind, since)
 
     def check(self, claim, seen, expected):
-        """Hold what is told against what happened."""
+        """Compare what it says with what happened."""
         if seen == expected:
             self.say(claim)
         else:

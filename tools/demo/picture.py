@@ -12,7 +12,7 @@ LEFT, RIGHT = 70, WIDTH - 50
 STRIP = 232
 TOP = 96
 LANES = {"A": 70, "B": 146}
-# How far events must be apart: in one lane by the width of a label, in two by what the eye tells apart.
+# How far events must be apart: in one lane by the width of a label, in two by what the eye can separate.
 SAME_LANE, ANY_LANE = 92, 26
 
 GREEN, RED, AMBER, INK, GREY = "#1a7f37", "#cf222e", "#9a6700", "#1f2328", "#59636e"
@@ -45,7 +45,7 @@ class Act:
         self._until = {}
 
     def note(self, who, kind, label="", since=None):
-        """Note an event now. The end of a lease that ran out before it is noted at its own time.
+        """Note an event now. The end of a lease that expired before it is noted at its own time.
 
         since: when the command that granted a lease was begun; the lease lasts from then, if not a little longer.
         """

@@ -1,5 +1,5 @@
 """Random commands from several connections against one Redis: every lock command, whole, nearly right and hostile, mixed
-with what else a server is told about keys, clients, databases, memory and itself.
+with other commands about keys, clients, databases, memory and itself.
 
 After each run the server lives, each connection got exactly one reply for each command, fences grew, no lock had two live
 holders, a reload kept every hold, and no waiter, lease or memory is left.
@@ -41,7 +41,7 @@ SCRIPTS = (
 # After these nobody knows any more who holds a calm lock.
 ENDS_EVERYTHING = ("FLUSHALL", "FLUSHDB", "SWAPDB")
 EVERYTHING = "everything"
-# How long a command may be on its way that nobody is told of: a pause of the server and its turn.
+# How long a command may be on its way whose outcome is unknown: a pause of the server and its turn.
 UNKNOWN_S = 1.0
 
 
@@ -74,7 +74,7 @@ class Sent:
 
 
 class Client:
-    """One connection: what it has sent and not been told yet."""
+    """One connection: what it has sent without a reply yet."""
 
     def __init__(self, game, port, *, protocol, db, is_calm):
         self.line = Line(port, protocol=protocol, db=db)
@@ -115,7 +115,7 @@ class Client:
             self.game.lost(sent)
 
     def close(self):
-        """Nobody will be told any more what became of the commands."""
+        """The outcome of the commands stays unknown."""
         self.line.close()
         for sent in (*self.queued, *self.awaited):
             self.game.lost(sent)
@@ -164,7 +164,7 @@ class Game:
         # What may end the hold of a calm lock, by what it may end: everything, or the hold of an owner. How many such
         # commands were sent or answered, how many of them may still be on their way, and until when that is not known.
         self.ended, self.on_way, self.unknown_until = Counter(), Counter(), {}
-        # Who holds each calm lock at least until when, as its client was told.
+        # Who holds each calm lock at least until when, by the reply to its client.
         self.holders = {}
         self.fences = [1]
         self.owner_of = {}
@@ -214,7 +214,7 @@ class Game:
             self.forget(sent.ends)
 
     def lost(self, sent):
-        """No reply will tell when the command was carried out."""
+        """No reply will show when the command was carried out."""
         self.ended_with(sent)
         if sent.ends:
             self.unknown_until[sent.ends] = time.monotonic() + UNKNOWN_S
@@ -295,7 +295,7 @@ class Game:
             case 1:
                 return self.pick(self.fences) + self.chance.randrange(-2, 3)
             case _:
-                # One that was told lately.
+                # One that was reported lately.
                 return self.pick(self.fences[-6:])
 
     def cased(self, word):
@@ -628,7 +628,7 @@ class Table:
         return game.calls
 
     def tell_why(self):
-        """What the server says of its clients; one that hangs is made to tell where."""
+        """What the server says of its clients; one that hangs is made to show where."""
         with contextlib.suppress(Closed, OSError):
             try:
                 print(self.lines.control.call("CLIENT", "LIST").decode())

@@ -443,7 +443,7 @@ class Session:
             return cursor.fetchall() if cursor.description else []
         except psycopg.OperationalError as error:
             if self.connection is None or self.connection.closed:
-                # Terminated by another session. Whether the server died is looked at in its log.
+                # Terminated by another session. Whether the server died is read in its log.
                 self.connection = None
             return self.refused(sql, error)
         except (psycopg.Error, UnicodeError) as error:
@@ -502,7 +502,7 @@ class Session:
         answer = told[0][0]
         accepted = answer is not None and answer is not False
         wanted = 1 if accepted and verb != "claim" else 0
-        # Another session may write over it once this call has committed, but then with a fence that is no older.
+        # Another session may write over it once this call has committed, but then with a fence that is at least as new.
         is_right = stored >= fence and written <= wanted if accepted else stored > fence and written == 0
         if not is_right or (accepted and stored == fence and written != wanted and self.in_transaction()):
             raise Find(f"{calls[verb]} was answered {answer!r}, then fence {stored}, {written} rows with its value")

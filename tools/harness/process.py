@@ -27,7 +27,7 @@ PORT_ATTEMPTS = 10
 _MEMORY = "/dev/shm"
 # A data folder of the tests stays below 0.5 GB, and few run at a time.
 _MEMORY_NEEDED = 2 * 1024**3
-# What a Rust library does with it inside a server is no business of the caller's shell: it fills error details.
+# What a Rust library does with it inside a server does not concern the caller's shell: it fills error details.
 _NOT_INHERITED = (
     "RUST_BACKTRACE",
     "PGHOST",
@@ -218,7 +218,7 @@ def children_of(pid):
 
 
 def start_time(pid):
-    """When a process started, as the system tells it: with the pid it names one process for ever. None when gone."""
+    """When a process started, as the system reports it: with the pid it names one process uniquely. None when gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -242,7 +242,7 @@ def tail(path, lines=30):
 
 
 def _reaches(account, folder):
-    """Whether the account can enter the folder, tried for real: mode bits do not tell the whole story."""
+    """Whether the account can enter the folder, tried for real: mode bits do not say all."""
     probe = subprocess.run(
         ["/bin/sh", "-c", 'cd "$1"', "sh", str(folder)],
         stderr=subprocess.DEVNULL,

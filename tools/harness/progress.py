@@ -41,7 +41,7 @@ def progress(what, folder):
 
 
 def _megabytes(folder):
-    """What is in the folder now; files come and go while it is looked at."""
+    """What is in the folder now; files come and go meanwhile."""
     size = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):

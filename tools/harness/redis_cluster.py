@@ -57,7 +57,7 @@ class ClusterNode(RedisServer):
         return self._config["cluster-port"]
 
     def facts(self, *words):
-        """The lines `name:value` that a command tells, as a dict."""
+        """The lines `name:value` that a command replies, as a dict."""
         lines = self.call(*words).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
@@ -157,7 +157,7 @@ class RedisCluster:
                     raise
 
     def end_move(self, slot, target):
-        """Tell everybody who serves the slot now, the new server first."""
+        """Notify every node who serves the slot now, the new server first."""
         name = target.id
         for node in [target, *(node for node in self.primaries() if node is not target)]:
             node.call("CLUSTER", "SETSLOT", slot, "NODE", name)
@@ -209,7 +209,7 @@ class RedisCluster:
 
 
 def _mine(node):
-    """The slots in the line of CLUSTER NODES that a node tells of itself."""
+    """The slots in the line of CLUSTER NODES that a node reports of itself."""
     [mine] = [line for line in node.call("CLUSTER", "NODES").decode().splitlines() if "myself" in line]
     return mine.split()[8:]
 

@@ -1,7 +1,7 @@
 """A throw-away Redis server with the module loaded.
 
 Listens on 127.0.0.1 alone. Its folder (RDB, AOF, log) is its own, and stays across kill() and restart(), so tests can
-look at what survives. Not a client: `cli` runs redis-cli and returns its text.
+read what survives. Not a client: `cli` runs redis-cli and returns its text.
 """
 
 import functools

@@ -5,7 +5,7 @@ import time
 # Short enough to add nothing noticeable to a test, long enough not to keep a core busy.
 POLL_S = 0.005
 
-# After so long a test says that something does not come. It is no measure of how soon it comes: nothing takes that long on a
+# After so long a test says that something does not come. It does not measure how soon it comes: nothing takes that long on a
 # machine that is as busy as can be. What has to come soon is measured by the tests marked `timing`, and by `make bench`.
 HANG_S = 25.0
 

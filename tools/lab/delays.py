@@ -55,7 +55,7 @@ def summary(delays):
 
 
 def _round(client, pool, chance, way, starts, name):
-    """Hold the lock until all waiters have come, then let it go from hand to hand; the delay of each hand-over."""
+    """Hold the lock until all waiters have come, then pass it from hand to hand; the delay of each handover."""
     fence = acquire(client, LOCK, "holder", LEASE_MS)
     base = time.monotonic() + 0.05
     waiting = [

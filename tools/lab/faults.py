@@ -1,4 +1,4 @@
-"""Renewal and other human faults: each is done as people do it, and what came of it is told.
+"""Renewal and other human faults: each is done as people do it, and its outcome is reported.
 
 Each experiment returns facts; EXPECTED says which of them must hold whatever the machine does. Raw commands and plain SQL on
 redis.asyncio, redis-py and psycopg.
@@ -103,7 +103,7 @@ async def blocked_loop(port, client, db, row, lease_ms):
         renewer = asyncio.create_task(renew())
         await asyncio.sleep(2 * lease_ms / 1000)
         held_before, renewals = inspect(client, lock) is not None, len(told)
-        # Somebody else is no task of this loop.
+        # Somebody else does not run in this loop.
         other = threading.Thread(target=next_holder)
         other.start()
         time.sleep(3 * lease_ms / 1000)

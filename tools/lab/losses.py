@@ -58,7 +58,7 @@ def _explain(survivor, top, lost, troubles, lease_s, origin):
 
 
 def _why_late(older, troubles, lease_s):
-    """The cause and its words. A write can only be this late if its lease had run out, or a failover forgot the lock."""
+    """The cause and its words. A write can only be this late if its lease had expired, or a failover forgot the lock."""
     if older["stalled"]:
         return "stall", f"stalled for {older['wrote'] - older['read']:.3f} s"
     for trouble in troubles:

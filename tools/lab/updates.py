@@ -1,7 +1,7 @@
 """One run: worker processes that read, change and write one row under one lock, while something goes wrong.
 
 Every write stores its own id beside the value, and every read returns the id of the write that it saw. So the writes form
-a tree, and losses.py can tell which of them the final row still rests on. Raw commands and plain SQL, as any user writes
+a tree, and losses.py can say which of them the final row still rests on. Raw commands and plain SQL, as any user writes
 them.
 """
 
@@ -222,12 +222,12 @@ class Pair:
         return redis.Redis(port=self._primary.port, protocol=2, **NO_RETRY)
 
     def fail_over(self, lease_s, over):
-        """Kill the primary right after a grant that its replica never heard of, and promote that one. Returns when."""
+        """Kill the primary right after a grant that its replica never got, and promote that one. Returns when."""
         with self.client() as primary, redis.Redis(port=self._replica.port, protocol=2) as replica:
             replica.ping()
             os.kill(self._replica.pid, signal.SIGSTOP)
             primary.client_kill_filter(_type="replica")
-            # Until the lease that the replica knows of has run out, and then until the next grant.
+            # Until the lease that the replica knows of has expired, and then until the next grant.
             time.sleep(lease_s)
             known = _fence(primary)
             eventually(lambda: over() or _fence(primary) not in (None, known), within_s=30)

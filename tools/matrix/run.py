@@ -1,7 +1,7 @@
 """Runs the suite in the cells and writes down what was seen: `python3 -m matrix.run [CELL...]`, by `make test-matrix`.
 
 One cell after the other, all of them whatever becomes of one. What fails among many workers is run once more, alone: a
-bound on time tells of the machine too. What failed the first time only is written down as well. A Redis cell runs every test but those of PostgreSQL
+bound on time says something of the machine too. What failed the first time only is written down as well. A Redis cell runs every test but those of PostgreSQL
 alone, with PostgreSQL 18; a PostgreSQL cell every test but those of Redis alone, with Redis 7.0. Ends with status 1 if
 a test failed in a cell. A cell whose server cannot be had is "not run".
 """
@@ -22,7 +22,7 @@ from matrix.cells import CELLS, POSTGRES, REDIS
 TESTS = places.ROOT / "tests"
 REPORTS = places.TARGET / "matrix"
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
-# The tests of the other kind of server, and those of what is no server.
+# The tests of the other kind of server, and those of what is not a server.
 NOT_FOR = {REDIS: ("*/test_pg_*.py",), POSTGRES: ("*/test_redis_*.py",)}
 NOT_OF_A_SERVER = ("*/test_harness.py", "*/test_matrix.py", "*/test_workflows.py")
 

@@ -72,7 +72,7 @@ func main() {
 	aRead, err := a.claim(aFence)
 	must(err)
 
-	// A stalls. B waits in the server's queue until A's lease has run out.
+	// A stalls. B waits in the server's queue until A's lease has expired.
 	bFence, err := b.acquire(longMs, "WAIT", waitMs)
 	must(err)
 	bRead, err := b.claim(bFence)

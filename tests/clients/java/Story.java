@@ -24,7 +24,7 @@ public class Story {
             long aFence = a.acquire(SHORT_MS);
             int aRead = a.claim(aFence).getAsInt();
 
-            // A stalls. B waits in the server's queue until A's lease has run out.
+            // A stalls. B waits in the server's queue until A's lease has expired.
             long bFence = b.acquire(LONG_MS, "WAIT", WAIT_MS);
             int bRead = b.claim(bFence).getAsInt();
 

@@ -58,7 +58,7 @@ assert(Number.isSafeInteger(aFence));
 const aRow = await a.claim(aFence);
 assert.equal(aRow.fence, aFence);
 
-// A stalls. B waits in the server's queue until A's lease has run out.
+// A stalls. B waits in the server's queue until A's lease has expired.
 const bFence = await b.acquire(LONG_MS, "WAIT", "10000");
 const bRow = await b.claim(bFence);
 

@@ -68,7 +68,7 @@ my ($A, $B) = (Worker->new('A'), Worker->new('B'));
 my $a_fence = $A->acquire(Worker::SHORT_MS);
 my $a_row   = $A->claim($a_fence);
 
-# A stalls. B waits in the server's queue until A's lease has run out.
+# A stalls. B waits in the server's queue until A's lease has expired.
 my $b_fence = $B->acquire(Worker::LONG_MS, 'WAIT', Worker::WAIT_MS);
 my $b_row   = $B->claim($b_fence);
 

@@ -66,7 +66,7 @@ $b = new Worker();
 $aFence = $a->acquire(SHORT_MS);
 $aRow = $a->claim($aFence);
 
-// A stalls. B waits in the server's queue until A's lease has run out.
+// A stalls. B waits in the server's queue until A's lease has expired.
 $bFence = $b->acquire(LONG_MS, 'WAIT', WAIT_MS);
 $bRow = $b->claim($bFence);
 

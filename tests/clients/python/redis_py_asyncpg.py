@@ -29,7 +29,7 @@ class Worker:
             retry=Retry(ExponentialBackoff(), 3),
         )
         self.db = await asyncpg.connect(os.environ["DATABASE_URL"])
-        # asyncpg passes jsonb as text unless it is told how to write it.
+        # asyncpg passes jsonb as text without a codec.
         await self.db.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         return self
 
@@ -59,7 +59,7 @@ async def main(protocol):
     a_fence = await a.acquire(SHORT_MS)
     a_read = await a.claim(a_fence)
 
-    # A stalls. B waits in the server's queue until A's lease has run out.
+    # A stalls. B waits in the server's queue until A's lease has expired.
     b_fence = await b.acquire(LONG_MS, "WAIT", WAIT_MS)
     b_read = await b.claim(b_fence)
 

@@ -54,7 +54,7 @@ def main(protocol):
     a_fence = a.acquire(SHORT_MS)
     a_read = a.claim(a_fence)
 
-    # A stalls. B waits in the server's queue until A's lease has run out.
+    # A stalls. B waits in the server's queue until A's lease has expired.
     b_fence = b.acquire(LONG_MS, "WAIT", WAIT_MS)
     b_read = b.claim(b_fence)
 

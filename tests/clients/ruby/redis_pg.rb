@@ -49,7 +49,7 @@ a, b = Worker.new, Worker.new
 a_fence = a.acquire(SHORT_MS)
 a_row = a.claim(a_fence)
 
-# A stalls. B waits in the server's queue until A's lease has run out.
+# A stalls. B waits in the server's queue until A's lease has expired.
 b_fence = b.acquire(LONG_MS, "WAIT", WAIT_MS)
 b_row = b.claim(b_fence)
 

@@ -40,7 +40,7 @@ expect() {
 a_fence=$(acquire A-$$ $short_ms)
 a_read=$(claim "$a_fence")
 
-# A stalls. B waits in the server's queue until A's lease has run out.
+# A stalls. B waits in the server's queue until A's lease has expired.
 b_fence=$(acquire B-$$ $long_ms WAIT 10000)
 b_read=$(claim "$b_fence")
 

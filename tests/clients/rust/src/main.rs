@@ -22,7 +22,7 @@ struct Worker {
 
 impl Worker {
     async fn connect(name: &'static str) -> Result<Self, Box<dyn std::error::Error>> {
-        // redis-rs gives up a reply after half a second unless told otherwise: less than a wait in the queue may take.
+        // redis-rs gives up a reply after half a second by default: less than a wait in the queue may take.
         let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_millis(WAIT_MS + 5_000)));
         let redis = redis::Client::open(std::env::var("REDIS_URL")?)?
             .get_multiplexed_async_connection_with_config(&patient)
@@ -48,7 +48,7 @@ impl Worker {
         cmd("FENCELOCK.RELEASE").arg(LOCK).arg(&self.owner).arg("FENCE").arg(fence).query_async(&mut self.redis).await
     }
 
-    /// The counter; `None`: stale. The server tells each parameter's type: a key says its own.
+    /// The counter; `None`: stale. The server determines each parameter's type: a key says its own.
     async fn claim(&self, fence: i64) -> Result<Option<i32>, Error> {
         let claim = "SELECT value FROM fenced_claim(NULL::counters, $1::int, $2)";
         Ok(self.db.query_opt(claim, &[&1, &fence]).await?.map(|row| row.get(0)))
@@ -67,7 +67,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let a_fence = a.acquire(SHORT_MS, None).await?.ok_or("busy")?;
     let a_read = a.claim(a_fence).await?.ok_or("stale")?;
 
-    // A stalls. B waits in the server's queue until A's lease has run out.
+    // A stalls. B waits in the server's queue until A's lease has expired.
     let b_fence = b.acquire(LONG_MS, Some(WAIT_MS)).await?.ok_or("busy")?;
     let b_read = b.claim(b_fence).await?.ok_or("stale")?;
 
