@@ -251,9 +251,9 @@ def test_a_stored_fence_that_a_definer_reads_is_told_to_a_client_who_may_read_it
     trigger = "CREATE TRIGGER t BEFORE UPDATE ON acct FOR EACH ROW EXECUTE FUNCTION"
     for made, call, hidden in [
         ("SELECT", "SELECT update()", "Key (id)=(1) has an older fence."),
-        (f"{trigger} nothing()", "SELECT claim()", "Key (id)=(1) is there with another fence, which accepts fence 80."),
+        (f"{trigger} nothing()", "SELECT claim()", "Key (id)=(1) exists with another fence, which accepts fence 80."),
         (f"{trigger} back()", "SELECT claim()", "Key (id)=(1) would have been left with another one."),
-        (f"{trigger} nothing()", "SELECT reset()", "Key (id)=(1) is there with another fence, which accepts fence 80."),
+        (f"{trigger} nothing()", "SELECT reset()", "Key (id)=(1) exists with another fence, which accepts fence 80."),
     ]:
         clerk = "SET LOCAL ROLE clerk"
         assert "fence 77" in told(db, made, clerk, call)

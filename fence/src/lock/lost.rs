@@ -126,6 +126,17 @@ mod tests {
     }
 
     #[test]
+    fn all_are_found_while_there_is_room() {
+        let mut lost = LostHolds::default();
+        let owners: Vec<[u8; 1]> = (1..100).map(|owner| [owner]).collect();
+        for owner in &owners {
+            lost.note(K, owner, fence(owner[0].into()));
+        }
+        assert!(owners.iter().all(|owner| lost.is_late(Lost::Gone, K, owner, Some(fence(owner[0].into())))));
+        assert_eq!(lost.ring.len(), 99);
+    }
+
+    #[test]
     fn the_oldest_are_forgotten_and_the_last_are_all_found() {
         let mut lost = LostHolds::default();
         let name = |number: u64| number.to_le_bytes();

@@ -38,6 +38,15 @@ fn a_lease_is_due_at_its_deadline_and_then_at_the_end_of_its_delay() {
 }
 
 #[test]
+fn a_fence_is_the_live_hold_until_the_deadline_and_no_other_fence_is() {
+    let lease = granted(ttl(10));
+    let (own, other) = (lease.fence, Fence::new(99).unwrap());
+    assert!(lease.is_live_hold_of(own, 10 * MS - 1));
+    assert!(!lease.is_live_hold_of(own, 10 * MS));
+    assert!(!lease.is_live_hold_of(other, 1) && !lease.is_live_hold_of(other, 10 * MS));
+}
+
+#[test]
 fn a_held_lock_is_refused_and_uses_no_fence() {
     let mut issuer = Issuer::default();
     let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
