@@ -33,7 +33,7 @@ PATTERNS = [(re.compile(rf"\b(?:{pattern})", re.IGNORECASE), instead) for patter
 # What is read, by folder or file. Not the tables of tools/bench, whose rows are named in stored results.
 ROOMS = """
     *.md docs fence packaging pg_fence/README.md redis_fencelock/README.md sql
-    tests/*.py tests/*.md tests/*/conftest.py tests/clients tests/redis/contenders.py tests/together/workers.py
+    tests
     tools/*.py tools/*/*.py tools/*/README.md tools/fuzz/cargo/src
 """.split()
 

@@ -47,7 +47,7 @@ def test_the_readme_names_every_function_and_setting(pg):
 
 
 def test_the_tables_of_functions_say_what_their_comments_say(db):
-    """Name, arguments and description. The fence column, the last argument of all row functions, is told once."""
+    """Name, arguments and description. The fence column, the last argument of all row functions, is listed once."""
     rows = re.findall(r"^\| `(fenced?_\w+)\((.*?)\)` \|.*\| (.*) \|$", README.read_text(), re.MULTILINE)
     assert len(rows) >= 14
     for name, arguments, description in rows:

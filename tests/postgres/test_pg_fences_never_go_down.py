@@ -120,7 +120,7 @@ class Clerk:
     def _rows(self):
         return {number: Row(*rest) for number, *rest in self._db.execute(ROWS)}
 
-    # --- what is run: the statement, and what else than plain SQL it may do to a row
+    # --- what is run: the statement, and what it may do to a row beside plain SQL
 
     def _fence(self):
         return self._chance.choice([0, 1, 2, 2, 3, 4, 5])

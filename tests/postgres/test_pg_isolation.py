@@ -60,7 +60,7 @@ READ_COMMITTED = {
     (12, "delete"): "P0002",
     (5, "delete"): "P0002",
 }
-# The stricter levels cannot look at what has changed since their snapshot.
+# The stricter levels cannot see what has changed since their snapshot.
 SNAPSHOT = {(fence, end): answer if end == "rollback" else "40001" for (fence, end), answer in READ_COMMITTED.items()}
 
 

@@ -1,4 +1,4 @@
-"""Logical replication: what to publish, in which order to install, and what becomes of a subscriber that was not told.
+"""Logical replication: what to publish, in which order to install, and what becomes of a subscriber without the extension.
 
 Publisher and subscriber are databases of one server, so the slots are made by hand.
 """
@@ -197,7 +197,7 @@ def test_a_guard_that_the_subscriber_made_first_stops_it_until_that_one_is_remov
 
 
 def test_a_guard_that_the_subscriber_lacks_stays_away_although_it_changes(make_pair):
-    """So fence_guard_forget() is no repair."""
+    """So fence_guard_forget() does not repair it."""
     pair = make_pair()
     pair.publish("FOR ALL TABLES")
     pair.subscribe()

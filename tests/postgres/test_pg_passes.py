@@ -255,7 +255,7 @@ def test_a_trigger_that_swallows_a_moving_row_leaves_later_statements_alone(part
 
 
 def test_one_that_merges_is_refused_where_a_row_that_it_moves_is_swallowed(parts):
-    """Nothing tells its new row from the one that moves: better refused than a fence lost. Two statements pass."""
+    """Nothing distinguishes its new row from the one that moves: better refused than a fence lost. Two statements pass."""
     parts.execute("""CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN CASE WHEN NEW.v = 99 THEN NULL ELSE NEW END; END $$;
         CREATE TRIGGER swallow BEFORE INSERT ON pb FOR EACH ROW EXECUTE FUNCTION swallow()""")
     merge = """MERGE INTO parts USING (VALUES (1), (9)) s (id) ON parts.id = s.id

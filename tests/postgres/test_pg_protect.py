@@ -1,4 +1,4 @@
-"""Protected tables: every way to write that proves no fence is refused, and each pass ends where it should."""
+"""Protected tables: every way to write without a fence is refused, and each pass ends where it should."""
 
 import psycopg
 import pytest

@@ -205,7 +205,7 @@ def test_rights_on_columns_suffice(db, role):
     assert refusal(db, "SELECT fenced_update('secret', 1, 5, '{\"v\": 1}')").sqlstate == "42501"
 
 
-# --- Who is told a stored fence.
+# --- Who may see a stored fence.
 
 
 def told(connection, *statements):
@@ -414,7 +414,7 @@ def test_one_rule_says_where_guards_and_fence_use_work(db, call):
         db.execute(passes)
         if passes.startswith(("DO", "CALL")):
             db.execute(passes, (), prepare=True)
-    # The limit that the manual tells of: the server does not say what is around a savepoint of a function.
+    # The limit that the manual names: the server does not say what is around a savepoint of a function.
     db.execute(f"""CREATE FUNCTION caught() RETURNS bigint LANGUAGE plpgsql AS
         $$ BEGIN RETURN {call}; EXCEPTION WHEN OTHERS THEN RAISE; END $$""")
     assert db.execute("SELECT caught()").fetchone() == (5,)

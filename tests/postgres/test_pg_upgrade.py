@@ -1,7 +1,7 @@
 """ALTER EXTENSION pg_fence UPDATE: what a database has stored and protected, survives it.
 
 There is one version so far, so the tests make an older one of it: one that lacks things, and has others in another form.
-A library knows its own SQL alone, so a session with the library of that older version is one that was looked at before.
+A library knows its own SQL alone, so a session with the library of that older version is one that was checked before.
 """
 
 import hashlib

@@ -504,7 +504,7 @@ class TestLeader:
         assert self.leader(db) == newest
 
     def test_a_lease_that_was_lost_unnoticed_ends_with_the_next_claim(self, candidate, db, r, eventually):
-        """The failover lost the lock: both lead for a moment, and the row tells the older one."""
+        """The failover lost the lock: both lead for a moment, and the row stops the older one."""
         rounds = []
         older = candidate("host-1", lambda fence, lost: rounds.append(fence), lease_ms=600_000)
         eventually(lambda: rounds)

@@ -183,7 +183,7 @@ def unchanged(counting):
 
 
 def last_issued(client):
-    """The last issued fence, told by one more."""
+    """The last issued fence, found by issuing one more."""
     fence = acquire(client, "probe", "probe", 1_000)
     assert release(client, "probe", "probe", fence) == 1
     return fence

@@ -33,7 +33,7 @@ BATCH = 10_000
 
 
 def run(lines, script, count, *words):
-    """Run a script over numbers 1 to `count`, in batches that let others in between."""
+    """Run a script over numbers 1 to `count`, in batches, with others served in between."""
     for first in range(1, count + 1, BATCH):
         lines.control.call("EVAL", script, 0, first, min(first + BATCH - 1, count), OWNER, *words, within_s=60)
 
@@ -49,7 +49,7 @@ def steady_memory(lines):
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=LONG)])
 def test_a_lock_takes_less_memory_than_a_lock_string_and_a_counter(start, count):
-    """At most 0.9 of it on Redis 7.0 and no more elsewhere; and all of it comes back, by release and by running out."""
+    """At most 0.9 of it on Redis 7.0 and no more elsewhere; and all of it comes back, by release and by expiry."""
     two_keys = start()
     empty = two_keys.memory()
     run(two_keys, TWO_KEYS, count, TTL_MS)

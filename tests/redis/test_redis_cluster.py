@@ -26,7 +26,7 @@ DEBUG = {"enable-debug-command": "yes"}
 # Names that are hard on a cluster: braces that are and that are not a hash tag, and any bytes.
 ODD_NAMES = [b"job{1", b"{}x", b"a{b}c", b"{b}", b"", b"a\0b\r\nc", b"}{", b"{{b}}", b"{\xff\0}\n", bytes(range(256))]
 ODD_NAMES += [b"k" * 2**20]
-# What a cluster's client is told and knows how to go on from.
+# The errors of a cluster from which a client knows how to go on.
 REDIRECTIONS = {"MOVED", "TRYAGAIN", "ASK"}
 
 
@@ -88,7 +88,7 @@ def last_fence(node):
 
 
 def hold_at(node, key, *before):
-    """Owner and fence as a node tells them, which must serve the key."""
+    """Owner and fence as a node reports them, which must serve the key."""
     with Line(node.port) as line:
         told = line.call_all(*before, ("FENCELOCK.INSPECT", key))[-1]
     if isinstance(told, Refused) or told is None:
@@ -437,7 +437,7 @@ def test_waiters_of_a_smart_client_are_granted_at_the_new_node(cluster, make_cli
         waiting = [pool.submit(wait, f"W{number}") for number in range(4)]
         eventually(lambda: stats(place.source)["waiters"], 4)
         getattr(cluster, way)(place.slot, place.source, place.target)
-        # Told by the source, they wait at the target.
+        # Redirected by the source, they wait at the target.
         eventually(lambda: (stats(place.source)["waiters"], stats(place.target)["waiters"]), (0, 4))
         assert release(client, "k", "A", fences[0]) == 1
         fences += sorted(future.result(timeout=HANG_S) for future in waiting)

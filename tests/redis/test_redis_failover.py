@@ -1,4 +1,4 @@
-"""A server that stops being the primary, and one that becomes it: what the waiters are told, and what is lost.
+"""A server that stops being the primary, and one that becomes it: what the waiters get, and what is lost.
 
 By command, by Sentinels after a crash that loses the last writes, by a restart from an old snapshot. What a replica knows
 and what each file keeps is in test_redis_replication and test_redis_persistence, clusters are in test_redis_cluster.
@@ -502,7 +502,7 @@ def test_wait_after_a_grant_to_a_waiter_works_on_the_connection_that_waited(memb
 
 
 class Disaster:
-    """What a client and its successor were told, on either side of a loss of the last grants."""
+    """What a client and its successor got, on either side of a loss of the last grants."""
 
     def __init__(self):
         self.stale = self.newer = None

@@ -1,4 +1,4 @@
-"""Fences: they only grow, whatever happens to the keys, and follow the clock unless told not to; and the settings."""
+"""Fences: they only grow, whatever happens to the keys, and follow the clock unless set otherwise; and the settings."""
 
 import time
 

@@ -91,7 +91,7 @@ def test_a_lease_ends_on_time_wherever_its_key_went(r, database, move, places):
     began = time.monotonic()
     fence = acquire(r, "k", "A", 250)
     move(r)
-    moved = time.monotonic()  # what a RESTORE takes is no time of the lease
+    moved = time.monotonic()  # what a RESTORE takes does not count as time of the lease
     for number, key in places:
         lock = inspect(database(number), key)
         # On a busy machine the lease may be over by now.
@@ -248,7 +248,7 @@ def test_memory_usage_of_a_lock_grows_with_its_owner(r):
     acquire(r, "short", "A", 60_000)
     acquire(r, "tall", "A" * 512, 60_000)
     short, tall = r.memory_usage("short"), r.memory_usage("tall")
-    # Valkey tells the value alone, Redis the key and its entry too.
+    # Valkey reports the value alone, Redis the key and its entry too.
     assert (24 if server_version()[0] == "Valkey" else 50) < short < 250
     assert 400 < tall - short < 700
 
@@ -371,7 +371,7 @@ def test_a_full_server_refuses_grants_and_lets_holders_extend_and_release(make_r
 
 
 def test_keys_that_come_and_go_under_load_leave_nothing_behind(r, redis_server, database):
-    """Locks are taken, renamed, moved, swapped, flushed and run out, all at once."""
+    """Locks are taken, renamed, moved, swapped, flushed and expire, all at once."""
     stop = threading.Event()
     failures = []
 

@@ -1,4 +1,4 @@
-"""A lease from its grant to its end: who gets it, who may extend and release it, and what everyone else is told.
+"""A lease from its grant to its end: who gets it, who may extend and release it, and what everyone else gets.
 
 What servers keep of it is in test_redis_persistence and test_redis_replication, what becomes of its key in
 test_redis_keyspace.
@@ -580,7 +580,7 @@ def test_the_module_is_not_unloaded_while_it_has_a_type(r):
 
 
 def test_a_lease_that_ended_is_free_to_everyone_at_once(r, clients):
-    """Not one of the callers may still be told busy when another one was told free."""
+    """Not one of the callers may still see it busy when another one has seen it free."""
     watchers = [clients() for _ in range(4)]
     acquire(r, "k", "A", 200)
     while inspect(watchers[0], "k") is not None:

@@ -374,7 +374,7 @@ def test_a_bad_argument_of_top_is_named(contended, words, said):
 
 
 def test_top_takes_no_lock_for_its_argument(user):
-    """In a cluster and to the ACL its words are no keys."""
+    """In a cluster and to the ACL its arguments are not keys."""
     lines, worker = user("~app:*", "+fencelock.top")
     assert lines.control.call("COMMAND", "GETKEYS", "FENCELOCK.TOP", 10).startswith("ERR")
     call(lines, "ACQUIRE", "other", "A", LONG_MS)
@@ -843,7 +843,7 @@ def test_without_the_class_no_event_is_told(start):
     lines.control.call("SET", "other", "v")
     lines.control.call("DEL", "other")
     _, _, channel, event = listener.reply()
-    # DEL is what the replicas are told, and not what happened here.
+    # DEL is what the replicas get, and not what happened here.
     assert (channel, event) == (b"__keyspace@0__:other", b"del")
 
 

@@ -234,7 +234,7 @@ def test_the_longest_hold_of_a_waiter_starts_at_its_grant(lines):
 
 
 def run_out_by_time(lines, *options):
-    """A lease that is about to run out, and the moment before which it cannot."""
+    """A lease that is about to expire, and the moment before which it cannot."""
     asked = time.monotonic()
     acquire(lines.open(), "A", 60, *options)
     return asked + 0.06
@@ -410,7 +410,7 @@ def test_all_ephemeral_leases_of_a_connection_end_with_it(lines):
 
 
 def test_the_end_of_a_connection_does_not_touch_a_later_lease_of_the_lock(lines):
-    """Released, run out, deleted: what comes after is another hold."""
+    """Released, expired, deleted: what comes after is another hold."""
     line, other = lines.open(), lines.open()
     acquire(line, "A", LONG_MS, "EPHEMERAL", key="released")
     release(line, "A", key="released")
@@ -566,7 +566,7 @@ def promoted(make_redis, own_lines):
     eventually(lambda: b"state=online" in before.control.call("INFO", "replication"))
 
     def after():
-        # WAIT looks at the writes of its own connection alone.
+        # WAIT counts the writes of its own connection alone.
         def behind():
             offset = following.info("replication").get("slave_repl_offset", 0)
             return before.info("replication")["master_repl_offset"] - offset

@@ -62,7 +62,7 @@ class Drill:
         assert (client or self.client).execute_command("FENCELOCK._DRILL", self._callback) == b"OK"
 
     def panicked(self):
-        """Whether a log tells of the caught panic."""
+        """Whether a log has the caught panic."""
         return any(f"a panic in {self._callback} was caught" in server.log() for server in self.servers)
 
     def close(self):
@@ -206,7 +206,7 @@ def on_field(drill):
 
 @drills("on_floor")
 def on_floor(drill):
-    """The same for a fence that is only told."""
+    """The same for a fence that is only propagated."""
     replica = drill.replica()
     drill.order(replica)
     drill.client.execute_command("FENCELOCK.RAISE", time.time_ns() // 1_000 + 1_000_000)
@@ -293,7 +293,7 @@ def mem_usage(drill):
     acquire(drill.client, "k", "A", 600_000)
     drill.order()
     told = drill.client.memory_usage("k")
-    # Valkey 8 tells what the module says of the value, the others add the key and its entry.
+    # Valkey 8 reports what the module says of the value, the others add the key and its entry.
     assert told == 0 if server_version()[0] == "Valkey" and server_version()[1] < (9, 1) else told > 0
 
 

@@ -274,7 +274,7 @@ def test_the_append_only_file_holds_effects_and_no_command_of_a_user(make_redis,
         release(client, "k", "A")
     written = (b"".join(file.read_bytes() for file in (server.data_dir / "appendonlydir").glob("*.incr.aof"))).upper()
     assert [written.count(name) for name in (b"FENCELOCK.ACQUIRE", b"FENCELOCK.EXTEND", b"FENCELOCK.RELEASE")] == [0] * 3
-    # Two grants and one extension that was not refused; one release and one lease that ran out.
+    # Two grants and one extension that was not refused; one release and one lease that expired.
     assert (written.count(b"FENCELOCK._APPLY"), written.count(b"FENCELOCK._END"), written.count(b"\r\nDEL\r\n")) == (3, 2, 0)
     assert (written.count(b"RELEASED"), written.count(b"EXPIRED")) == (1, 1)
 
@@ -431,7 +431,7 @@ def load_and_kill(server, name):
                     key, owner = f"{name}-{me}-{number}".encode(), f"owner {number}".encode()
                     fence = acquire(client, key, owner, 600_000)
                     fences.append(fence)
-                    # A contended name, too: its holder lets go at once.
+                    # A contended name, too: its holder releases it at once.
                     shared = acquire(client, f"{name}-shared", owner, 600_000)
                     if shared is not None:
                         fences.append(shared)

@@ -21,7 +21,7 @@ from harness.redis_calls import Closed, Line, Lines, Refused
 from harness.waiting import HANG_S
 
 LONG_MS = 60_000
-# A script that keeps the server busy for a while, some 150 ms, and then runs a command. It cannot look at the clock:
+# A script that keeps the server busy for a while, some 150 ms, and then runs a command. It cannot read the clock:
 # in a script the server's stands still.
 BUSY_THEN = "for turn = 1, ARGV[1] do end return redis.call(unpack(ARGV, 2))"
 TURNS = 30_000_000
@@ -86,7 +86,7 @@ def test_queues_of_other_names_and_databases_are_apart(lines):
 
 
 def test_a_lease_that_runs_out_is_handed_over_without_a_call(lines):
-    """Three waiters whose leases all run out: each is served at the end of the one before, and not earlier."""
+    """Three waiters whose leases all expire: each is served at the end of the one before, and not earlier."""
     holder = lines.open()
     asked = time.monotonic()
     assert acquire(holder, "k", "A", 200) > 0
@@ -289,7 +289,7 @@ def test_a_grant_to_the_last_waiter_that_is_gone_leaves_the_lock_free(lines):
 
 
 def test_a_grant_whose_client_was_gone_and_whose_delay_was_asked_for_is_passed_on_at_once(lines):
-    """It was never told to anybody, so it did not run out: no delay."""
+    """No client ever got it, so it did not expire: no delay."""
     hold(lines)
     gone = lines.queue("k", "W1", LONG_MS, LONG_MS, "DELAY", LONG_MS, "EPHEMERAL")
     stays = lines.queue("k", "W2", LONG_MS, LONG_MS)
@@ -318,7 +318,7 @@ def test_waiters_that_vanish_while_the_server_is_frozen_hold_nobody_up(make_redi
 
 @pytest.mark.parametrize("form", ["TIMEOUT", "ERROR"])
 def test_a_waiter_that_is_unblocked_in_the_turn_of_its_grant_is_told_or_does_not_keep_the_lock(lines, form):
-    """Some servers leave it blocked until it is told, others without any reply: then its connection is closed."""
+    """Some servers leave it blocked until it gets a reply, others without any reply: then its connection is closed."""
     hold(lines)
     unblocked = lines.queue("k", "W1", LONG_MS, LONG_MS)
     stays = lines.queue("k", "W2", LONG_MS, LONG_MS)
@@ -800,7 +800,7 @@ def test_a_subscriber_that_asks_to_wait_gets_null_in_time_and_harms_nobody(lines
 
 
 def test_a_waiter_is_not_granted_after_its_time_however_late_the_server_is(lines):
-    """The server is busy past the end of the wait, and releases the lock before it has looked at the time."""
+    """The server is busy past the end of the wait, and releases the lock before it has checked the time."""
     holder, fence = hold(lines)
     late = [lines.queue("k", f"late{number}", LONG_MS, 40) for number in range(3)]
     stays = lines.queue("k", "stays", LONG_MS, LONG_MS)

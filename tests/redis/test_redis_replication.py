@@ -264,7 +264,7 @@ def test_a_promoted_replica_keeps_leases_ends_them_on_time_and_issues_larger_fen
     assert [inspect(replica, "long").hold, inspect(replica, "short").hold] == [(b"A", long), (b"A", short)]
     assert acquire(replica, "short", "B", 1_000) is None
     assert acquire(replica, "released", "B", 60_000) > last
-    # The replica counts what is left from the moment at which it was told.
+    # The replica counts what is left from the moment at which it received the record.
     assert_ends_on_time(replica, "short", began, granted + LAG_MS / 1000, 700)
     eventually(lambda: replica.exists("short"), 0)
     assert extend(replica, "long", "A", 90_000, long) > 60_000

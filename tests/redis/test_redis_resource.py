@@ -136,7 +136,7 @@ def test_the_late_write_of_a_stale_worker_is_refused_in_the_whole_story(lines):
 
 
 def test_fences_are_compared_as_whole_numbers_and_not_as_texts_or_floats(lines):
-    """9 and 10 as texts, and neighbours that a double could not tell apart had they no limit."""
+    """9 and 10 as texts, and neighbours that a double could not distinguish without the limit."""
     line = lines.control
     assert claim(line, 9)
     assert claim(line, 10)
@@ -281,7 +281,7 @@ def test_events_of_the_hash_are_those_of_hset(r, redis_server):
                 seen.append(events.get_message(timeout=60)["data"])
         finally:
             r.config_set("notify-keyspace-events", "")
-    # One for the first claim and one for the write: what changes nothing tells nothing.
+    # One for the first claim and one for the write: what changes nothing propagates nothing.
     assert seen == [b"hset", b"hset", b"set"]
 
 

@@ -239,7 +239,7 @@ def test_waiting_in_a_script_on_a_replica_changes_nothing(start):
 
 
 def test_time_out_meets_grant(start):
-    """Five thousand waits end in the millisecond in which the lock is released or runs out.
+    """Five thousand waits end in the millisecond in which the lock is released or expires.
 
     Each gets one reply: a fence, and it is the holder; or null, and it is neither holder nor queued. No fence is
     used up without a grant.
@@ -261,7 +261,7 @@ def test_time_out_meets_grant(start):
             waiter.send_all(("FENCELOCK.ACQUIRE", key, "W", LONG_MS, "WAIT", max(wait_ms, 1)), ("ECHO", key))
             if chance.random() < 0.02:
                 time.sleep(0.002)  # spreads the ends
-        # Half of the locks are released at about the time when they run out.
+        # Half of the locks are released at about the time when they expire.
         for key in chance.sample(keys, wave // 2):
             releaser.send("FENCELOCK.RELEASE", key, "A")
         told = {key: (waiter.reply(), waiter.reply()) for key, waiter in zip(keys, waiters, strict=True)}
@@ -291,7 +291,7 @@ def test_time_out_meets_grant(start):
 
 
 def test_a_waiter_whose_slot_moves_away(start):
-    """The node loses the slot of the lock: the waiter is told so in about a second, and nobody gets the lock here."""
+    """The node loses the slot of the lock: the waiter gets an error in about a second, and nobody gets the lock here."""
     # The port of the cluster's own talk is 10,000 higher than the server's, which may be none.
     _, lines = start(config={"cluster-enabled": "yes", "cluster-port": free_port()})
     lines.control.call("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)

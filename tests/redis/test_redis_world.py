@@ -51,7 +51,7 @@ class World:
             waiter.send("FENCELOCK.ACQUIRE", "k", f"W{number}", round(WAITER_S * 1000), "WAIT", LONG_MS)
             eventually(lambda number=number: lines.count("waiters"), number + 1)
             self.waiters.append(waiter)
-        # The moment before which the holder's lease does not run out.
+        # The moment before which the holder's lease does not expire.
         self.deadline = time.monotonic() + HOLDER_S[lock]
         assert self.holder.call("FENCELOCK.EXTEND", "k", "A", round(HOLDER_S[lock] * 1000)) > 0
 
@@ -73,8 +73,8 @@ class Event:
 
     act: makes it happen; may return the moment before which nobody else may be granted the lock.
     lock: what that moment is otherwise: the NOW of the event, or the DEADLINE of the holder's lease.
-    first, second: what the waiters are told: GRANT, null, the code of an error, CLOSED or SILENCE.
-    behind: what the first waiter is told after its grant. prepare: a command on its connection before it waits.
+    first, second: what the waiters get: GRANT, null, the code of an error, CLOSED or SILENCE.
+    behind: what the first waiter gets after its grant. prepare: a command on its connection before it waits.
     waiters_only: the event needs a waiter.
     """
 

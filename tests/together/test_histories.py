@@ -220,7 +220,7 @@ def assert_worth_judging(run):
 
 
 def altered(history, key, call, **changes):
-    """The history with one call told otherwise."""
+    """The history with one call changed."""
     copy = History(one_issuer=history.one_issuer)
     for name, calls in history.calls.items():
         for one in calls:

@@ -54,7 +54,7 @@ class Reference:
         return line[:-1]
 
     def stops(self, first):
-        """The moments of an advance that begins with the line `first`: how far time has moved, and who is told what."""
+        """The moments of an advance that begins with the line `first`: how far time has moved, and who gets what."""
         line = first
         while line != "done":
             if line == "tie":
@@ -455,7 +455,7 @@ def test_postgres_and_the_protocol_agree_on_many_sequences(reference, db):
 
 
 def test_a_disagreement_is_found_and_shortened(reference, redis_run):
-    """One release makes the server grant the lock instead, and nobody tells the reference."""
+    """One release makes the server grant the lock instead, and the reference does not know."""
 
     class Planted(RedisRun):
         def _call(self, connection, words):

@@ -1,4 +1,4 @@
-"""`make demo` tells the truth: the story holds, a story that does not hold is noticed, and the picture is of the run."""
+"""`make demo` is true: the story holds, a story that does not hold is noticed, and the picture is of the run."""
 
 import os
 import pty
@@ -85,7 +85,7 @@ def test_a_story_that_does_not_hold_is_a_failure_in_a_terminal_too(tmp_path):
     assert told[0].returncode == 1
     assert "THE STORY DOES NOT HOLD" in said
     rows = [re.sub(r"\x1b\[\d*[mK]", "", line).rstrip() for line in said.splitlines()]
-    # A holds the lease while B asks; then B holds it, and A's has run out.
+    # A holds the lease while B asks; then B holds it, and A's has expired.
     assert any(re.search(r"s █ +\? \(busy: A's lease is running", row) for row in rows)
     assert any(re.search(r"s ! +█ B\$ psql", row) for row in rows)
     assert any(re.search(r"s ! \(A wakes up", row) for row in rows)

@@ -1,4 +1,4 @@
-"""The matrix tells the truth: the table of docs/servers.md is what results.json gives, and a cell that was not run did not pass."""
+"""The matrix is true: the table of docs/servers.md is what results.json gives, and a cell that was not run did not pass."""
 
 import re
 
