@@ -158,8 +158,7 @@ impl Slots {
     fn place(&self, at_us: u64) -> (usize, usize) {
         let tick = at_us.saturating_sub(self.origin_us).saturating_add((1 << TICK_BITS) - 1) >> TICK_BITS;
         let tick = tick.clamp(self.elapsed, LAST_TICK);
-        let differing = (tick ^ self.elapsed) | 1;
-        let level = (differing.ilog2() / SLOT_BITS) as usize;
+        let level = ((tick ^ self.elapsed).checked_ilog2().unwrap_or(0) / SLOT_BITS) as usize;
         (level, (tick >> (SLOT_BITS * level as u32)) as usize % SLOTS)
     }
 

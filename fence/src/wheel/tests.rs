@@ -70,6 +70,20 @@ fn deadlines_of_every_level_come_out_in_their_time() {
 }
 
 #[test]
+fn nodes_of_one_slot_come_out_each_in_its_time() {
+    for level in 1..LEVELS as u32 {
+        let due_us = |ticks: u64| ((1 << (SLOT_BITS * level)) + ticks) * TICK_US;
+        let mut wheel = Wheel::new(0);
+        wheel.insert(1, due_us(1));
+        wheel.insert(6, due_us(6));
+        assert_eq!(
+            (wheel.drain(due_us(0)), wheel.drain(due_us(3)), wheel.drain(due_us(6))),
+            (vec![], vec![1], vec![6])
+        );
+    }
+}
+
+#[test]
 fn a_removed_node_never_comes_out() {
     let mut wheel = Wheel::new(0);
     (0..5).for_each(|node| wheel.insert(node, 10 * TICK_US));
