@@ -438,7 +438,9 @@ def test_a_replica_that_is_flushed_during_a_swapdb_load_keeps_what_is_loaded(nod
         os.kill(replica_server.pid, signal.SIGCONT)
     eventually(lambda: replica.info("persistence").get("loading_loaded_bytes", 0) > 100_000)
     assert (replica.info("persistence")["async_loading"], replica.dbsize()) == (1, 20_000)
-    replica.execute_command("FLUSHALL", "SYNC")
+    # Alone it would wait for another thread on later servers.
+    with replica.pipeline() as transaction:
+        transaction.execute_command("FLUSHALL", "SYNC").execute()
     replica.config_set("key-load-delay", 0)
     eventually(lambda: replica.exists("new20000"))
     wait_for_link(replica)

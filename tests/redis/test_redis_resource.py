@@ -355,7 +355,7 @@ def aof(server):
 def test_a_full_server_refuses_claims_and_writes_and_changes_nothing(make_redis):
     with Lines(make_redis(config={"maxmemory-policy": "noeviction"}).port) as lines:
         claim(lines.control, 33)
-        lines.control.call("CONFIG", "SET", "maxmemory", "1mb")
+        lines.control.call("CONFIG", "SET", "maxmemory", "1")
         assert claim(lines.control, 34).code == "OOM"
         assert write(lines.control, 33, "a", 1).code == "OOM"
         lines.control.call("CONFIG", "SET", "maxmemory", "0")
