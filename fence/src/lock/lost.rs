@@ -137,6 +137,18 @@ mod tests {
     }
 
     #[test]
+    fn the_chains_are_short() {
+        let mut lost = LostHolds::default();
+        for number in 1..=KEPT as u64 {
+            lost.note(LockName { db: 0, name: &number.to_le_bytes() }, b"owner", fence(number));
+        }
+        let next = |&at: &u16| lost.ring.get(usize::from(at)).map(|entry| entry.before).filter(|&before| before != NONE);
+        let length = |&newest: &u16| std::iter::successors(Some(newest), next).count();
+        let longest = lost.newest.iter().map(length).max();
+        assert!(longest.is_some_and(|longest| longest <= 4 * KEPT / CHAINS), "{longest:?}");
+    }
+
+    #[test]
     fn the_oldest_are_forgotten_and_the_last_are_all_found() {
         let mut lost = LostHolds::default();
         let name = |number: u64| number.to_le_bytes();

@@ -20,7 +20,7 @@ fn waiters_are_served_in_the_order_in_which_they_came() {
         queues.join(K, b"o", LATER, waiter).unwrap();
         queues.join(L, b"o", LATER, 10 + waiter).unwrap();
     }
-    assert_eq!((queues.waiting(K), queues.len()), (5, 10));
+    assert_eq!((queues.waiting(K), queues.len(), queues.is_empty()), (5, 10, false));
     assert_eq!(order(&mut queues, L), [10, 11, 12, 13, 14]);
     assert_eq!(order(&mut queues, K), [0, 1, 2, 3, 4]);
     assert!(queues.is_empty() && queues.names.is_empty() && queues.rechecks.is_empty());
@@ -43,6 +43,7 @@ fn waiters_whose_time_has_come_leave_by_themselves() {
         queues.join(K, b"o", 10_000 * u64::from(4 - waiter), waiter).unwrap();
     }
     let mut budget = 100;
+    assert!(queues.next_expiry_us().is_some_and(|next_us| (9_000..11_100).contains(&next_us)));
     assert_eq!(queues.pop_expired(9_000, &mut budget), None);
     assert_eq!(queues.pop_expired(11_100, &mut budget), Some(3));
     assert_eq!(queues.pop_expired(11_100, &mut budget), None);
@@ -102,19 +103,24 @@ fn an_owner_leaves_a_queue_with_all_its_places_and_nobody_else_does() {
 }
 
 #[test]
-fn a_queue_is_looked_at_when_asked_and_never_after_it_is_empty() {
+fn a_queue_is_rechecked_when_asked_and_never_after_it_is_empty() {
     let mut queues = Queues::new(0);
     queues.recheck_at(K, 5_000);
     assert_eq!(queues.next_recheck_us(), None);
     let ticket = queues.join(K, b"o", LATER, 1).unwrap();
     queues.recheck_at(K, 50_000);
     queues.recheck_at(K, 5_000);
+    assert!(queues.next_recheck_us().is_some_and(|next_us| (4_000..6_200).contains(&next_us)));
     assert_eq!(queues.pop_recheck(4_000, &mut 100), None);
     assert_eq!(queues.pop_recheck(6_200, &mut 100), Some((0, b"k"[..].into())));
     assert_eq!(queues.pop_recheck(60_000, &mut 100), None);
     queues.recheck_all(Some(1), 70_000);
     assert_eq!(queues.pop_recheck(80_000, &mut 100), None);
-    queues.recheck_all(None, 70_000);
+    for db in [Some(0), None] {
+        queues.recheck_all(db, 70_000);
+        assert_eq!(queues.pop_recheck(80_000, &mut 100), Some((0, b"k"[..].into())));
+    }
+    queues.recheck_all(None, 90_000);
     queues.leave(ticket);
     assert_eq!(queues.pop_recheck(90_000, &mut 100), None);
 }
