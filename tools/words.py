@@ -27,7 +27,7 @@ WORDS = [
     (r"and (?:its|the) like|and what else", "name them; a fenced_* function"),
     (r"the most that", "too many ... (X is N)"),
     (r"served in (?:the )?order|let to (?:its|their) end", "first in, first out; may finish"),
-    (r"hand-?over of words|hand-overs?|handoffs?", "handover"),
+    (r"(?<!\")hand-overs?|handoffs?", "handover"),
 ]
 PATTERNS = [(re.compile(rf"\b(?:{pattern})", re.IGNORECASE), instead) for pattern, instead in WORDS]
 # What is read, by folder or file. Not the tables of tools/bench, whose rows are named in stored results.

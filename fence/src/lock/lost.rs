@@ -142,7 +142,8 @@ mod tests {
         for number in 1..=KEPT as u64 {
             lost.note(LockName { db: 0, name: &number.to_le_bytes() }, b"owner", fence(number));
         }
-        let next = |&at: &u16| lost.ring.get(usize::from(at)).map(|entry| entry.before).filter(|&before| before != NONE);
+        let next =
+            |&at: &u16| lost.ring.get(usize::from(at)).map(|entry| entry.before).filter(|&before| before != NONE);
         let length = |&newest: &u16| std::iter::successors(Some(newest), next).count();
         let longest = lost.newest.iter().map(length).max();
         assert!(longest.is_some_and(|longest| longest <= 4 * KEPT / CHAINS), "{longest:?}");
