@@ -331,14 +331,6 @@ def test_after_the_owner_has_left_the_grant_of_the_manual_repairs_the_guards(db,
 # --- The code words of errors.
 
 
-def test_the_manual_has_each_code_word_once():
-    source = (places.ROOT / "pg_fence" / "src" / "errors" / "codes.rs").read_text()
-    words = re.findall(r'=> c"(\w+)"', source)
-    assert len(words) == len(set(words)) > 40
-    table = (places.ROOT / "pg_fence" / "README.md").read_text().split("### Code words")[1].split("\n## ")[0]
-    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(words)
-
-
 def test_errors_of_one_sqlstate_have_code_words_that_tell_them_apart(db):
     db.execute("""CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1, 0, 5);
         SELECT fence_protect('t'); CREATE TABLE keyless (id int, fence bigint); CREATE TABLE nullable (id int PRIMARY KEY, fence bigint)""")
