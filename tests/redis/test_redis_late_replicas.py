@@ -9,11 +9,13 @@ import struct
 import time
 
 import pytest
+import redis
 
-from harness import eventually
-from harness.locks import acquire, extend, inspect, release
+from harness import RedisServer, eventually
+from harness.frozen_clock import Clocks
+from harness.locks import NO_RETRY, acquire, extend, inspect, release
 from harness.payloads import record
-from test_redis_replication import FAST_SYNC, digest, follow, node, promote, wait_until_equal  # noqa: F401
+from test_redis_replication import DEBUG, FAST_SYNC, digest, follow, node, promote, wait_until_equal  # noqa: F401
 from test_redis_rolling import LONG_MS, HandMadePrimary, primary_with, snapshot, start  # noqa: F401
 
 # What a slow machine may need to send one command on.
@@ -74,6 +76,97 @@ def test_a_replica_that_stalled_ends_a_lease_when_its_primary_does(node, frozen,
         assert_same_left(primary, late, key)
     apart_ms = inspect(late, "k").maxhold_left_ms - inspect(primary, "k").maxhold_left_ms
     assert abs(apart_ms) <= LAG_MS
+
+
+class Stepped:
+    """A primary and its replica on one clock, which stands still but for the steps that a test makes."""
+
+    def __init__(self, folder):
+        self._clocks = Clocks(folder / "clock")
+        make = lambda name: RedisServer(  # noqa: E731
+            config={**DEBUG, **FAST_SYNC}, data_dir=folder / name, environment=self._clocks.environment
+        ).start()
+        self.servers = [make("primary"), make("replica")]
+        self.primary, self.replica = (redis.Redis(port=server.port, protocol=2, **NO_RETRY) for server in self.servers)
+        self.stopped = False
+        follow(self.replica, self.servers[0])
+        acquire(self.primary, "first", "A", LONG_MS)
+        wait_for_clock(self.replica)
+        self._clocks.freeze(*(clock() // 10**9 * 10**9 + 2 * 10**9 for clock in (time.monotonic_ns, time.time_ns)))
+        self._moved_ms = 0
+        self.step(1)
+
+    def step(self, ms):
+        """Let time pass, and wait until everything is done that it makes due."""
+        self._moved_ms += ms
+        self._clocks.move(self._moved_ms * 10**6)
+        for client in [self.primary] if self.stopped else [self.primary, self.replica]:
+            for _ in range(3):
+                client.ping()
+        if not self.stopped:
+            wait_until_equal(self.primary, self.replica)
+
+    def stop_replica(self):
+        os.kill(self.servers[1].pid, signal.SIGSTOP)
+        self.stopped = True
+
+    def let_replica_go_on(self):
+        os.kill(self.servers[1].pid, signal.SIGCONT)
+        self.stopped = False
+        self.step(1)
+
+    def close(self):
+        for server in self.servers:
+            server.close()
+        self._clocks.close()
+
+
+@pytest.fixture
+def stepped(tmp_path):
+    pair = Stepped(tmp_path)
+    yield pair
+    pair.close()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one stall", "stalls all the time"])
+def test_after_a_stall_of_three_seconds_and_a_promotion_a_lease_ends_within_a_tenth_of_a_second(stepped, again):
+    """By the servers' own account, and never early. The lease that was there before has ended as well."""
+    acquire(stepped.primary, "before", "A", 9_000)
+    for _ in range(2):
+        stepped.step(1_000)
+    for _ in range(3 if again else 1):
+        stepped.stop_replica()
+        fence = acquire(stepped.primary, "k", "A", 10_000, "MAXHOLD", 12_000)
+        extend(stepped.primary, "before", "A", 9_000)
+        for _ in range(3):
+            stepped.step(1_000)
+        stepped.let_replica_go_on()
+        if again:
+            release(stepped.primary, "k", "A")
+    if again:
+        fence = acquire(stepped.primary, "k", "A", 7_000, "MAXHOLD", 9_000)
+        wait_until_equal(stepped.primary, stepped.replica)
+        stepped.step(1)
+    os.kill(stepped.servers[0].pid, signal.SIGSTOP)
+    try:
+        heir = stepped.replica
+        promote(heir)
+        passed_ms = 1 if again else 3_001
+        left_ms, most_ms = (7_000, 9_000) if again else (10_000, 12_000)
+        lock = inspect(heir, "k")
+        assert lock.hold == (b"A", fence)
+        assert 0 <= lock.ttl_ms - (left_ms - passed_ms) <= 100
+        assert 0 <= lock.maxhold_left_ms - (most_ms - passed_ms) <= 100
+        assert 0 <= inspect(heir, "before").ttl_ms - (9_000 - 3_001 - (1 if again else 0)) <= 100
+        stepped.primary = heir
+        stepped.stopped = True
+        stepped.step(left_ms - passed_ms - 1)
+        assert inspect(heir, "k").hold == (b"A", fence)
+        stepped.step(101)
+        assert inspect(heir, "k") is None
+        assert acquire(heir, "k", "B", LONG_MS) > fence
+    finally:
+        os.kill(stepped.servers[0].pid, signal.SIGCONT)
 
 
 def test_a_stream_that_was_late_from_the_start_is_put_right_by_the_first_clock(start, primary_with, snapshot):  # noqa: F811
