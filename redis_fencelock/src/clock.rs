@@ -26,17 +26,17 @@ struct Clock {
     stepped_us: Cell<i64>,
     /// The system's clock behind the clock of leases.
     steady_clock: c_int,
-    /// How far it is ahead of the coarse one, by the sleep of the machine.
+    /// How far it is ahead of the coarse one, by how long the machine has slept.
     slept_us: Cell<u64>,
     /// The coarse monotonic clock, or the other where there is none.
-    rough_clock: c_int,
+    coarse_clock: c_int,
     /// The number of this run: see `codec::Reading`.
     incarnation: Cell<u64>,
     /// The clocks of the primaries that this server has followed.
     follower: RefCell<Follower>,
     /// The clock of the primary that this server followed before it became one, and the same moment on its own.
     predecessor: Cell<Option<(Reading, u64)>>,
-    /// Replicas were not sent yet whose clock it is now.
+    /// Replicas do not know yet whose clock it is now.
     is_new: Cell<bool>,
 }
 
@@ -52,7 +52,7 @@ impl Clock {
             stepped_us: Cell::new(0),
             steady_clock,
             slept_us: Cell::new(slept_us(steady_clock)),
-            rough_clock: or_monotonic(CLOCK_MONOTONIC_COARSE),
+            coarse_clock: or_monotonic(CLOCK_MONOTONIC_COARSE),
             incarnation: Cell::default(),
             follower: RefCell::default(),
             predecessor: Cell::default(),
@@ -75,8 +75,8 @@ pub(crate) fn origin_us() -> u64 {
 
 /// The clock of leases as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead. After the
 /// machine has slept it is behind by that time until the next run of the server's cron.
-pub(crate) fn rough_us() -> u64 {
-    CLOCK.offset_us.get().wrapping_add(clock_us(CLOCK.rough_clock) + CLOCK.slept_us.get())
+pub(crate) fn coarse_us() -> u64 {
+    CLOCK.offset_us.get().wrapping_add(clock_us(CLOCK.coarse_clock) + CLOCK.slept_us.get())
 }
 
 /// Both clocks by one reading. A step of the wall clock is in it after the next run of the server's cron.
@@ -149,7 +149,7 @@ pub(crate) fn stamp(clocks: Clocks, is_primary: bool) -> Stamp {
 }
 
 /// The lease of a record on this clock. An end that its issuer has seen has come, however late the stream is taken to be:
-/// who reads the lock then is not told again.
+/// nothing more is propagated to correct a reader.
 pub(crate) fn lease_of(record: &Record, route: Route, is_primary: bool) -> Lease {
     let lease = lease_by_issuer(record, route, is_primary);
     if route == Route::Stream && record.has_ended() { lease.ended_by(steady_us()) } else { lease }

@@ -130,11 +130,11 @@ fn read_argument(name: &[u8], value: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn yes_or_no(word: &[u8]) -> Option<bool> {
-    if word.eq_ignore_ascii_case(b"yes") {
+fn yes_or_no(value: &[u8]) -> Option<bool> {
+    if value.eq_ignore_ascii_case(b"yes") {
         return Some(true);
     }
-    word.eq_ignore_ascii_case(b"no").then_some(false)
+    value.eq_ignore_ascii_case(b"no").then_some(false)
 }
 
 /// Registers the settings and reads those of the server's configuration.

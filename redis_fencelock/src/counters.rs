@@ -21,7 +21,7 @@ pub(crate) const DEFAULT_NAMES: u64 = 1_024;
 pub(crate) const NAMES_MAX: u64 = 1 << 20;
 /// Longer names are counted for the server alone, so that the table has a bound in bytes too.
 const NAME_MAX: usize = 1_024;
-/// Places that a name may take: enough that two busy names rarely meet.
+/// Cells that a name may take: enough that two busy names rarely meet.
 const WAYS: usize = 4;
 
 macro_rules! counts {
@@ -36,13 +36,13 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Leases granted, by a call or by a hand-over.
+    /// Leases granted, by a call or by a handover.
     Grants => "grants", c"grants", true;
     /// Calls that got nothing at once.
     Busy => "busy", c"busy", true;
     /// Calls that began to wait.
     Waits => "waits", c"waits", true;
-    /// Waits that ran out.
+    /// Waits that expired.
     WaitTimeouts => "wait-timeouts", c"wait_timeouts", true;
     /// Leases granted to a client that waited.
     HandOvers => "hand-overs", c"hand_overs", false;
@@ -60,9 +60,9 @@ counts! {
     UnknownReleases => "unknown-releases", c"unknown_releases", false;
     /// Extensions by such a one.
     UnknownExtensions => "unknown-extensions", c"unknown_extensions", false;
-    /// Leases that ran out.
+    /// Leases that expired.
     RanOut => "ran-out", c"ran_out", true;
-    /// Leases that ran out at their longest hold.
+    /// Leases that expired at their longest hold.
     MaxholdEnds => "maxhold-ends", c"maxhold_ends", false;
     /// Leases that the server evicted.
     Evicted => "evicted-leases", c"evicted_leases", false;
@@ -82,8 +82,8 @@ counts! {
 
 const COUNT: usize = COUNTS.len();
 
-/// Where each counter is among those that a name has.
-const PLACE_OF: [Option<usize>; COUNT] = {
+/// The position of each counter among those that a name has.
+const POSITION_OF: [Option<usize>; COUNT] = {
     let (mut places, mut at, mut used) = ([None; COUNT], 0, 0);
     while at < COUNT {
         if COUNTS[at].2 {
@@ -99,22 +99,22 @@ const PLACE_OF: [Option<usize>; COUNT] = {
 const PER_NAME: usize = {
     let (mut at, mut used) = (0, 0);
     while at < COUNT {
-        used += PLACE_OF[at].is_some() as usize;
+        used += POSITION_OF[at].is_some() as usize;
         at += 1;
     }
     used
 };
 
-/// What is told of a name beside its counters. `contended`: calls that did not get the lock at once.
+/// The fields of a name beside its counters. `contended`: calls that did not get the lock at once.
 const BESIDE: [&str; 4] = ["contended", "longest-hold-ms", "longest-wait-ms", "waiters"];
 const CONTENDED: usize = PER_NAME;
 const WAITERS: usize = PER_NAME + 3;
 
-/// What is told of a name.
+/// The fields of a name.
 pub(crate) const NAME_FIELDS: [&str; PER_NAME + BESIDE.len()] = {
     let (mut fields, mut at) = ([""; PER_NAME + BESIDE.len()], 0);
     while at < COUNT {
-        if let Some(place) = PLACE_OF[at] {
+        if let Some(place) = POSITION_OF[at] {
             fields[place] = COUNTS[at].0;
         }
         at += 1;
@@ -127,12 +127,12 @@ pub(crate) const NAME_FIELDS: [&str; PER_NAME + BESIDE.len()] = {
     fields
 };
 
-/// How busy a lock is, unless asked for something else: a place in `NAME_FIELDS`.
+/// How busy a lock is, unless another field is asked for: a position in `NAME_FIELDS`.
 pub(crate) const HOW_BUSY: usize = CONTENDED;
 
 static STATS: MainThread<LazyCell<Stats>> = MainThread::new(LazyCell::new(Stats::new));
 
-/// The value of a counter, by its place in `COUNTS`.
+/// The value of a counter, by its position in `COUNTS`.
 pub(crate) fn get(count: usize) -> u64 {
     STATS.get(count)
 }
@@ -191,7 +191,7 @@ pub(crate) fn set_names(names: u64) {
 }
 
 struct Stats {
-    /// Holds that expired, so that who comes late can be told from who never held the lock.
+    /// Holds that expired, to tell a late holder from a caller that never held the lock.
     lost: RefCell<LostHolds>,
     counts: [Cell<u64>; COUNT],
     names: RefCell<Names>,
@@ -202,7 +202,7 @@ struct Stats {
 pub(crate) struct NameStats {
     pub db: i32,
     pub name: Box<[u8]>,
-    /// Falls when another name wants the place, rises with every use.
+    /// Falls when another name wants the cell, rises with every use.
     weight: u64,
     /// Those of `COUNTS` that a name has.
     counts: [u64; PER_NAME],
@@ -211,8 +211,8 @@ pub(crate) struct NameStats {
 }
 
 struct Names {
-    places: Vec<Option<NameStats>>,
-    /// The hash of the name in each place.
+    cells: Vec<Option<NameStats>>,
+    /// The hash of the name in each cell.
     hashes: Vec<u64>,
 }
 
@@ -236,7 +236,7 @@ impl Stats {
 
     fn count_for(&self, lock: LockName, count: Count) {
         self.count(count);
-        if let Some(place) = PLACE_OF[count as usize] {
+        if let Some(place) = POSITION_OF[count as usize] {
             self.with_name(lock, |stats| stats.counts[place] += 1);
         }
     }
@@ -259,7 +259,7 @@ impl Stats {
         let names = self.names.borrow();
         let hash = hash(lock);
         let at = names.find(names.set_of(hash)?, lock, hash)?;
-        names.places[at].clone()
+        names.cells[at].clone()
     }
 
     fn top(&self, most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
@@ -271,7 +271,7 @@ impl Stats {
         };
         // The least of the chosen is at the top of the heap. Names are read of the chosen alone: a table may have a million.
         let mut chosen = BinaryHeap::with_capacity(most + 1);
-        for (at, stats) in names.places.iter().enumerate() {
+        for (at, stats) in names.cells.iter().enumerate() {
             let Some(value) = stats.as_ref().map(value).filter(|&value| value > 0) else { continue };
             if chosen.len() < most || chosen.peek().is_some_and(|&(Reverse(least), _)| value > least) {
                 chosen.push((Reverse(value), at));
@@ -281,13 +281,13 @@ impl Stats {
             }
         }
         let mut chosen: Vec<_> =
-            chosen.into_iter().filter_map(|(value, at)| names.places[at].clone().map(|stats| (value, stats))).collect();
+            chosen.into_iter().filter_map(|(value, at)| names.cells[at].clone().map(|stats| (value, stats))).collect();
         chosen.sort_by(|(one, a), (other, b)| (one, a.db, &a.name).cmp(&(other, b.db, &b.name)));
         chosen.into_iter().map(|(_, stats)| stats).collect()
     }
 
     fn names(&self) -> u64 {
-        self.names.borrow().places.len() as u64
+        self.names.borrow().cells.len() as u64
     }
 
     fn set_names(&self, names: u64) {
@@ -298,7 +298,7 @@ impl Stats {
         if lock.name.len() > NAME_MAX {
             return;
         }
-        if let Some(stats) = self.names.borrow_mut().place(lock) {
+        if let Some(stats) = self.names.borrow_mut().cell(lock) {
             change(stats);
         }
     }
@@ -306,32 +306,32 @@ impl Stats {
 
 impl Names {
     fn new(names: u64) -> Names {
-        Names { places: vec![None; names as usize], hashes: vec![0; names as usize] }
+        Names { cells: vec![None; names as usize], hashes: vec![0; names as usize] }
     }
 
     fn find(&self, mut set: Range<usize>, lock: LockName, hash: u64) -> Option<usize> {
-        set.find(|&at| self.hashes[at] == hash && self.places[at].as_ref().is_some_and(|stats| stats.is_of(lock)))
+        set.find(|&at| self.hashes[at] == hash && self.cells[at].as_ref().is_some_and(|stats| stats.is_of(lock)))
     }
 
-    /// The places that a name with this hash may take.
+    /// The cells that a name with this hash may take.
     fn set_of(&self, hash: u64) -> Option<Range<usize>> {
-        let sets = self.places.len().div_ceil(WAYS);
+        let sets = self.cells.len().div_ceil(WAYS);
         let first = ((u128::from(hash) * sets as u128) >> 64) as usize * WAYS;
-        Some(first..(first + WAYS).min(self.places.len()))
+        Some(first..(first + WAYS).min(self.cells.len()))
     }
 
-    /// The place of a name. A new name gets it once it has come as often as the rarest that is there, so that busy names
+    /// The cell of a name. A new name gets it once it has come as often as the rarest that is there, so that busy names
     /// stay (Misra and Gries, "Finding repeated elements", 1982).
-    fn place(&mut self, lock: LockName) -> Option<&mut NameStats> {
+    fn cell(&mut self, lock: LockName) -> Option<&mut NameStats> {
         let hash = hash(lock);
         let set = self.set_of(hash)?;
         if let Some(at) = self.find(set.clone(), lock, hash) {
-            let stats = self.places[at].as_mut()?;
+            let stats = self.cells[at].as_mut()?;
             stats.weight += 1;
             return Some(stats);
         }
-        let at = set.min_by_key(|&at| self.places[at].as_ref().map_or(0, |stats| stats.weight))?;
-        let rarest = &mut self.places[at];
+        let at = set.min_by_key(|&at| self.cells[at].as_ref().map_or(0, |stats| stats.weight))?;
+        let rarest = &mut self.cells[at];
         match rarest.as_mut() {
             Some(stats) if stats.weight > 1 => {
                 stats.weight -= 1;
@@ -374,7 +374,7 @@ impl NameStats {
 
     /// The values of `NAME_FIELDS`.
     pub fn fields(&self, waiters: usize) -> [u64; NAME_FIELDS.len()] {
-        let count = |count: Count| PLACE_OF[count as usize].map_or(0, |place| self.counts[place]);
+        let count = |count: Count| POSITION_OF[count as usize].map_or(0, |place| self.counts[place]);
         let mut fields = [0; NAME_FIELDS.len()];
         fields[..PER_NAME].copy_from_slice(&self.counts);
         let contended = count(Count::Busy) + count(Count::Waits);
@@ -408,7 +408,7 @@ mod tests {
             stats.count_for(lock(&rare.to_le_bytes()), Count::Grants);
         }
         let busy = stats.of_name(lock(b"busy")).expect("the busy name is in the table");
-        assert_eq!(PLACE_OF[Count::Grants as usize].map(|place| busy.counts[place]), Some(10_000));
+        assert_eq!(POSITION_OF[Count::Grants as usize].map(|place| busy.counts[place]), Some(10_000));
         assert_eq!(stats.get(Count::Grants as usize), 20_000);
     }
 

@@ -1,6 +1,6 @@
 //! Events of the server: what happens to the keyspace, the role and the process as a whole.
 //!
-//! Nothing is written here: the server forbids it. What must be written is left to the reaper.
+//! Nothing is written here, because the server forbids it: the timer writes.
 //! Invariant: after a flush, a swap or a full synchronisation the index describes the new keyspace.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -72,11 +72,11 @@ fn set_role(is_primary: bool) {
 
 event!(on_flush, |sub, flush: Option<Flush>| {
     let Some(Flush { db, is_sync }) = flush else { return };
-    // Before the values are freed, so that each is not taken for one that was dropped without a word.
+    // Before the values are freed, so that none is taken for one that was replaced.
     let mut index = index().borrow_mut();
     index.flush(db);
     if sub == raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
-        if Value::has_freed_all() {
+        if Value::end_freeing_all() {
             index.note_all_freed();
         }
         drop(index);
@@ -84,7 +84,7 @@ event!(on_flush, |sub, flush: Option<Flush>| {
     } else if !is_sync {
         index.note_freed_elsewhere();
     } else if db.is_none() && index.is_freed_here() && !server::in_cluster() {
-        // In a cluster another thread may free the keys of a slot that has left, and no event tells.
+        // In a cluster another thread may free the keys of a slot that has left, which fires no event.
         Value::begin_to_free_all();
     }
 });
@@ -133,7 +133,7 @@ event!(on_fork, |sub| {
 });
 
 event!(
-    /// Ten times a second: sees to it that no missed call leaves the module behind.
+    /// Ten times a second: catches up with what no event has said.
     on_cron,
     |_sub| {
         let is_primary = Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_MASTER != 0;
@@ -154,7 +154,7 @@ event!(on_client, |sub, client: Option<Client>| {
 });
 
 event!(
-    /// A new replica knows how long its leases are once it knows the clock.
+    /// A new replica places the deadlines of its leases once it has the clock.
     on_replica,
     |sub| {
         replication::resume();
@@ -170,7 +170,7 @@ event!(on_config, |_sub| {
 });
 
 callback! {
-    /// Called right after a key was evicted: it was a lock if one has just left that key.
+    /// Called right after an eviction. The key held a lock if one has just left that key.
     fn on_evicted(ctx: Ctx, _kind: c_int, _event: *const c_char, key: Str) -> c_int, else 0;
     {
         if index().borrow_mut().was_last_unlinked(LockName { db: ctx.selected_db(), name: key.bytes() }) {

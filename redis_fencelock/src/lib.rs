@@ -75,7 +75,7 @@ const OPTIONS: u32 = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
     | raw::REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
     | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
 
-/// What the server is told of the module. The same bit may come to mean something else to Redis.
+/// The options of the module. Redis may give the same bit another meaning one day.
 fn options(is_valkey: bool) -> u32 {
     if is_valkey { OPTIONS | VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION } else { OPTIONS }
 }
@@ -156,12 +156,12 @@ mod tests {
 
     #[test]
     fn the_version_is_one_number_that_grows() {
-        let told = ["0.1.0", "0.1.9", "0.2.0", "1.2.3", "12.34.56"].map(module_version);
-        assert_eq!(told, [100, 109, 200, 10_203, 123_456]);
+        let versions = ["0.1.0", "0.1.9", "0.2.0", "1.2.3", "12.34.56"].map(module_version);
+        assert_eq!(versions, [100, 109, 200, 10_203, 123_456]);
     }
 
     #[test]
-    fn redis_is_told_nothing_that_only_valkey_knows() {
+    fn redis_gets_no_option_that_only_valkey_knows() {
         assert_eq!(options(false) & VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION, 0);
         assert_eq!(options(true), options(false) | VALKEY_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION);
     }

@@ -6,7 +6,7 @@ use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
 
-use crate::commands::reply::Outcome;
+use crate::commands::reply::CommandResult;
 use crate::ffi::{Ctx, Str};
 
 /// The arguments of a command, with its name at 0 and the key at 1.
@@ -63,10 +63,10 @@ impl<'a> Argv<'a> {
 }
 
 /// What a command does: the error is a reply as well.
-pub(crate) type Command = fn(Ctx, &Argv) -> Outcome;
+pub(crate) type CommandFn = fn(Ctx, &Argv) -> CommandResult;
 
 /// Runs a command and sends its reply.
-pub(crate) fn run(ctx: Ctx, strings: &[Str], arity: RangeInclusive<usize>, command: Command) -> c_int {
+pub(crate) fn run(ctx: Ctx, strings: &[Str], arity: RangeInclusive<usize>, command: CommandFn) -> c_int {
     if !arity.contains(&strings.len()) {
         return ctx.wrong_arity();
     }

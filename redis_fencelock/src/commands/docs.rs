@@ -33,7 +33,7 @@ pub(crate) const CHECK: Docs = Docs {
     complexity: c"O(1)",
     arity: 3,
     args: CHECK_ARGS,
-    key: LOOKED_AT,
+    key: READ_ONLY,
     categories: c"read fast",
 };
 pub(crate) const INSPECT: Docs = Docs {
@@ -41,7 +41,7 @@ pub(crate) const INSPECT: Docs = Docs {
     complexity: c"O(1)",
     arity: 2,
     args: INSPECT_ARGS,
-    key: LOOKED_AT,
+    key: READ_ONLY,
     categories: c"read fast",
 };
 pub(crate) const CLAIM: Docs = Docs {
@@ -65,7 +65,7 @@ pub(crate) const STATS: Docs = Docs {
     complexity: c"O(1)",
     arity: -1,
     args: STATS_ARGS,
-    key: LOOKED_AT,
+    key: READ_ONLY,
     categories: c"read fast",
 };
 pub(crate) const TOP: Docs = Docs {
@@ -132,9 +132,8 @@ const STATS_ARGS: &[Arg] = &[Arg { flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..L
 const TOP_ARGS: &[Arg] = &[arg(c"n", INTEGER), option(c"counter", STRING, c"BY")];
 const RAISE_ARGS: &[Arg] = &[FENCE];
 
-const READ: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 const WRITES: u32 = raw::REDISMODULE_CMD_KEY_RW | raw::REDISMODULE_CMD_KEY_ACCESS;
-/// The flags of keys that are looked at, changed, given a value, and removed.
-const LOOKED_AT: u32 = READ;
+/// The flags of keys that are read, changed, and removed.
+const READ_ONLY: u32 = raw::REDISMODULE_CMD_KEY_RO | raw::REDISMODULE_CMD_KEY_ACCESS;
 const CHANGED: u32 = WRITES | raw::REDISMODULE_CMD_KEY_UPDATE;
 const REMOVED: u32 = WRITES | raw::REDISMODULE_CMD_KEY_DELETE;

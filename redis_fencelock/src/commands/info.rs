@@ -1,11 +1,11 @@
-//! What the module tells of itself: STATS, HELP and the section of INFO.
+//! What the module says of itself: STATS, TOP, HELP and the section of INFO.
 //!
 //! Reads only.
 
 use std::ffi::{CStr, c_int};
 
 use crate::commands::argv::{ANY, Argv, command};
-use crate::commands::reply::{Outcome, Reply};
+use crate::commands::reply::{CommandResult, Reply};
 use crate::counters::{self, COUNTS, HOW_BUSY, NAME_FIELDS};
 use crate::ffi::{Ctx, InfoSection, callback};
 use crate::lock::index::index;
@@ -38,7 +38,7 @@ fn gauges() -> [u64; 4] {
 }
 
 /// `FENCELOCK.STATS [key]`
-fn stats(ctx: Ctx, argv: &Argv) -> Outcome {
+fn stats(ctx: Ctx, argv: &Argv) -> CommandResult {
     if argv.from(1).is_empty() {
         let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.0, counters::get(at)));
         let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.0, value));
@@ -51,7 +51,7 @@ fn stats(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK.TOP n [BY counter]`
-fn top(_ctx: Ctx, argv: &Argv) -> Outcome {
+fn top(_ctx: Ctx, argv: &Argv) -> CommandResult {
     let args::Top { most, by } = args::top(argv.at(1), argv.from(2), &NAME_FIELDS)?;
     let busiest = counters::top(most, by.unwrap_or(HOW_BUSY), waiters::waiting);
     Ok(Reply::Busiest(busiest.into_iter().map(|stats| (waiters::waiting(stats.lock()), stats)).collect()))
@@ -84,7 +84,7 @@ const HELP: &[&str] = &[
 ];
 
 /// `FENCELOCK.HELP`
-fn help(_ctx: Ctx, _argv: &Argv) -> Outcome {
+fn help(_ctx: Ctx, _argv: &Argv) -> CommandResult {
     Ok(Reply::Lines(HELP))
 }
 

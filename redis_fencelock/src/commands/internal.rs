@@ -11,7 +11,7 @@ use fence::lock::codec::{self, Reading, Route};
 use redis_module::raw;
 
 use crate::commands::argv::{ANY, Argv, command};
-use crate::commands::reply::{Outcome, Reply};
+use crate::commands::reply::{CommandResult, Reply};
 use crate::ffi::{Ctx, Str, warn};
 use crate::lock::slot;
 use crate::{clock, server};
@@ -22,7 +22,7 @@ command!(on_clock, 3..=ANY, follow_clock);
 command!(on_floor, 2..=ANY, raise_floor);
 
 /// `FENCELOCK._APPLY key record`: stores a hold.
-fn apply(ctx: Ctx, argv: &Argv) -> Outcome {
+fn apply(ctx: Ctx, argv: &Argv) -> CommandResult {
     let route = route(ctx)?;
     let record = codec::decode(argv.at(2)).map_err(|corrupt| {
         let line = format!("a replicated lock cannot be read: {corrupt:?}; is the primary's module newer?");
@@ -34,7 +34,7 @@ fn apply(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK._END key fence reason`: removes the hold with that fence. Another hold, or another type, stays.
-fn end(ctx: Ctx, argv: &Argv) -> Outcome {
+fn end(ctx: Ctx, argv: &Argv) -> CommandResult {
     route(ctx)?;
     slot::apply_end(ctx, argv.key(), args::fence(argv.at(2))?);
     ctx.replicate_verbatim();
@@ -43,7 +43,7 @@ fn end(ctx: Ctx, argv: &Argv) -> Outcome {
 
 /// `FENCELOCK._CLOCK incarnation microseconds [incarnation microseconds]`: what the primary reads on its clock of leases,
 /// and what the clock reads of the primary that it followed. It is not in files: those are read later.
-fn follow_clock(ctx: Ctx, argv: &Argv) -> Outcome {
+fn follow_clock(ctx: Ctx, argv: &Argv) -> CommandResult {
     let route = route(ctx)?;
     let own = argv.first::<2>().and_then(reading);
     let own = own.ok_or_else(|| Reply::Error("ERR a reading of a clock must be two integers".into()))?;
@@ -58,7 +58,7 @@ fn follow_clock(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK._FLOOR fence`: no fence at or below this one is issued from now on.
-fn raise_floor(ctx: Ctx, argv: &Argv) -> Outcome {
+fn raise_floor(ctx: Ctx, argv: &Argv) -> CommandResult {
     route(ctx)?;
     server::observe(args::fence(argv.at(1))?.get());
     ctx.replicate_verbatim();

@@ -11,7 +11,7 @@ use fence::{Brought, Fence};
 use redis_module::raw;
 
 use crate::commands::argv::{ANY, Argv, command};
-use crate::commands::reply::{Inspected, Outcome, Reply};
+use crate::commands::reply::{CommandResult, Inspected, Reply};
 use crate::counters::{self, Count};
 use crate::ffi::{Ctx, Str};
 use crate::lock::slot::{self, AHEAD_OF_ALL, LockEvent, Slot};
@@ -28,7 +28,7 @@ command!(on_inspect, 2..=2, inspect);
 command!(on_raise, 2..=2, raise);
 
 /// `FENCELOCK.ACQUIRE key owner ttl-ms [WAIT ms] [RETRY] [MAXHOLD ms] [DELAY ms] [EPHEMERAL]`
-fn acquire(ctx: Ctx, argv: &Argv) -> Outcome {
+fn acquire(ctx: Ctx, argv: &Argv) -> CommandResult {
     let args::Acquire { request, wait } = args::acquire(argv.at(2), argv.at(3), argv.from(4), config::max_ttl())?;
     if request.terms.ephemeral && ctx.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0 {
         return Err(Reply::Error("ERR EPHEMERAL is refused in a script: its connection is not the caller's".into()));
@@ -54,16 +54,16 @@ fn acquire(ctx: Ctx, argv: &Argv) -> Outcome {
     }
 }
 
-/// The rough clock is never ahead, so nothing is granted by it. It refuses a lock with more than this left of its lease;
-/// it is late by far less, and if not, the refusal is as late.
-const ROUGH_MARGIN_US: u64 = 1_000_000;
+/// The coarse clock only lags, so it may refuse but never grant. It lags by far less than this margin, so such a refusal
+/// agrees with the exact clock.
+const COARSE_MARGIN_US: u64 = 1_000_000;
 
-/// The time of an acquisition, by the cheapest clock that can tell its outcome.
+/// The time of an acquisition, by the cheapest clock that can decide it.
 fn clocks_for(slot: &Slot, request: &Request) -> Clocks {
     if let Some(lease) = slot.lease().filter(|_| !request.retry) {
-        let rough_us = clock::rough_us();
-        if lease.is_live(rough_us + ROUGH_MARGIN_US) {
-            return Clocks { steady_us: rough_us, wall_us: 0 };
+        let coarse_us = clock::coarse_us();
+        if lease.is_live(coarse_us + COARSE_MARGIN_US) {
+            return Clocks { steady_us: coarse_us, wall_us: 0 };
         }
     }
     clock::clocks()
@@ -79,7 +79,7 @@ fn serve_waiters(slot: &mut Slot) -> bool {
     waiters::waiting(lock) > 0
 }
 
-fn busy(ctx: Ctx, slot: &Slot, request: &Request, wait: Option<Millis>) -> Outcome {
+fn busy(ctx: Ctx, slot: &Slot, request: &Request, wait: Option<Millis>) -> CommandResult {
     let lock = slot.lock();
     match wait.map(|wait| waiters::enqueue(ctx, lock, request, wait)) {
         Some(Ok(())) => {
@@ -95,14 +95,14 @@ fn busy(ctx: Ctx, slot: &Slot, request: &Request, wait: Option<Millis>) -> Outco
         Some(Err(NotQueued::MustNotBlock)) | None => {}
     }
     if request.retry {
-        waiters::give_up_place(lock, request.owner);
+        waiters::give_up_turn(lock, request.owner);
     }
     counters::count_for(lock, Count::Busy);
     Ok(Reply::Null)
 }
 
 /// `FENCELOCK.EXTEND key owner ttl-ms [FENCE fence]`
-fn extend(ctx: Ctx, argv: &Argv) -> Outcome {
+fn extend(ctx: Ctx, argv: &Argv) -> CommandResult {
     let request = args::extend(argv.at(2), argv.at(3), argv.from(4), config::max_ttl())?;
     let slot = open_to_write(ctx, argv.key())?;
     let clocks = clock::clocks();
@@ -120,12 +120,12 @@ fn extend(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK.RELEASE key owner [FENCE fence | QUEUED]`
-fn release(ctx: Ctx, argv: &Argv) -> Outcome {
+fn release(ctx: Ctx, argv: &Argv) -> CommandResult {
     let args::Release { caller, queued } = args::release(argv.at(2), argv.from(3))?;
     let mut slot = open_to_write(ctx, argv.key())?;
     let (lock, now_us) = (slot.lock(), clock::steady_us());
     // First, or the lock would be handed to a call that is given up.
-    let left_queue = queued && waiters::give_up_all_places(lock, caller.owner);
+    let left_queue = queued && waiters::give_up_all_turns(lock, caller.owner);
     match lease::release(slot.hold(), caller, now_us) {
         Ok(_) => {
             slot.notify(LockEvent::Released);
@@ -143,7 +143,7 @@ fn release(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK.CHECK key fence`
-fn check(ctx: Ctx, argv: &Argv) -> Outcome {
+fn check(ctx: Ctx, argv: &Argv) -> CommandResult {
     let fence = args::fence(argv.at(2))?;
     let value = slot::read(ctx, argv.key())?;
     let live = value.is_some_and(|value| value.lease().is_live_hold_of(fence, clock::steady_us()));
@@ -151,7 +151,7 @@ fn check(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK.INSPECT key`
-fn inspect(ctx: Ctx, argv: &Argv) -> Outcome {
+fn inspect(ctx: Ctx, argv: &Argv) -> CommandResult {
     let Some(value) = slot::read(ctx, argv.key())? else { return Ok(Reply::Null) };
     let now_us = clock::steady_us();
     let lease = value.lease();
@@ -167,7 +167,7 @@ fn inspect(ctx: Ctx, argv: &Argv) -> Outcome {
 }
 
 /// `FENCELOCK.RAISE fence`
-fn raise(ctx: Ctx, argv: &Argv) -> Outcome {
+fn raise(ctx: Ctx, argv: &Argv) -> CommandResult {
     let fence = args::fence(argv.at(1))?;
     if !server::is_primary() {
         return Err(Reply::read_only());

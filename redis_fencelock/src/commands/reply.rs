@@ -1,6 +1,6 @@
 //! What a command replies, and how that is sent.
 //!
-//! Texts of errors that several commands share are here; each begins with its code word.
+//! Errors that several commands share are here.
 
 use std::ffi::c_int;
 
@@ -30,7 +30,7 @@ pub(crate) enum Reply {
 }
 
 /// How a command ends: with a reply, which may be an error.
-pub(crate) type Outcome = Result<Reply, Reply>;
+pub(crate) type CommandResult = Result<Reply, Reply>;
 
 /// What INSPECT replies of a lock.
 pub(crate) struct Inspected {

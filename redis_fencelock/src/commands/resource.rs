@@ -12,7 +12,7 @@ use fence::resource::{NEVER_CLAIMED, Step, Verdict, read_stamp};
 use fence::{Brought, Fence};
 
 use crate::commands::argv::{ANY, Argv, command};
-use crate::commands::reply::{Outcome, Reply};
+use crate::commands::reply::{CommandResult, Reply};
 use crate::counters::{self, Count};
 use crate::ffi::{Ctx, Hash, Key, NotPropagated, OwnedStr, Str};
 use crate::lock::slot::WRONG_TYPE;
@@ -24,7 +24,7 @@ command!(on_write, 5..=ANY, write);
 const HSET: &CStr = c"HSET";
 
 /// `FENCELOCK.CLAIM resource fence`
-fn claim(ctx: Ctx, argv: &Argv) -> Outcome {
+fn claim(ctx: Ctx, argv: &Argv) -> CommandResult {
     let fence = fence_of(argv.at(2))?;
     let stored = stored(ctx, argv)?;
     let lock = LockName { db: ctx.selected_db(), name: argv.at(1) };
@@ -53,7 +53,7 @@ fn hset(ctx: Ctx, key: &Key, name: Str, fields: &[Str]) -> Result<(), NotPropaga
 }
 
 /// `FENCELOCK.WRITE resource fence field value [field value ...]`
-fn write(ctx: Ctx, argv: &Argv) -> Outcome {
+fn write(ctx: Ctx, argv: &Argv) -> CommandResult {
     let fence = fence_of(argv.at(2))?;
     args::fields(argv.from(3))?;
     let stored = stored(ctx, argv)?;
@@ -78,8 +78,8 @@ fn write(ctx: Ctx, argv: &Argv) -> Outcome {
     }
 }
 
-fn fence_of(word: &[u8]) -> Result<Fence, Reply> {
-    let fence = args::fence(word)?;
+fn fence_of(argument: &[u8]) -> Result<Fence, Reply> {
+    let fence = args::fence(argument)?;
     let wall_us = clock::clocks().wall_us;
     if server::accepts(fence, Brought::ByClaim, wall_us) {
         return Ok(fence);

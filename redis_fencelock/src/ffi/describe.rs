@@ -22,7 +22,7 @@ pub(crate) struct Docs {
     pub categories: &'static CStr,
 }
 
-/// An argument: what it is called, what it is, and the word before it.
+/// An argument: its name, its type, and the token before it.
 pub(crate) struct Arg {
     pub name: &'static CStr,
     pub kind: raw::RedisModuleCommandArgType,
@@ -48,7 +48,7 @@ pub(crate) const fn option(name: &'static CStr, kind: raw::RedisModuleCommandArg
     Arg { token: Some(token), flags: raw::REDISMODULE_CMD_ARG_OPTIONAL, ..arg(name, kind) }
 }
 
-/// Seconds in place of milliseconds would be taken without a word.
+/// Names the unit: the server cannot tell seconds from milliseconds.
 pub(crate) const fn in_ms(arg: Arg) -> Arg {
     Arg { summary: Some(c"milliseconds"), ..arg }
 }
@@ -56,7 +56,7 @@ pub(crate) const fn in_ms(arg: Arg) -> Arg {
 /// The layout of the structs below; not in the bindings.
 const COMMAND_INFO_VERSION: c_int = 1;
 
-/// Makes the module's own ACL category. Its absence is no error.
+/// Makes the module's own ACL category. Older servers have none.
 pub(crate) fn add_category(ctx: Ctx, category: &CStr) {
     // SAFETY: the pointer is filled by the server or null; the name ends in NUL.
     unsafe {

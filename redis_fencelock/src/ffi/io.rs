@@ -95,19 +95,19 @@ impl<'a> Io<'a> {
     }
 }
 
-/// The place of a value that is leaving its key.
-pub(crate) struct KeyPlace<'a>(*mut raw::RedisModuleKeyOptCtx, PhantomData<&'a ()>);
+/// The key that a value is leaving.
+pub(crate) struct KeyOrigin<'a>(*mut raw::RedisModuleKeyOptCtx, PhantomData<&'a ()>);
 
 // SAFETY: the context is good during the call.
-unsafe impl FromServer for KeyPlace<'_> {
+unsafe impl FromServer for KeyOrigin<'_> {
     type Raw = *mut raw::RedisModuleKeyOptCtx;
 
     unsafe fn from_server(raw: Self::Raw) -> Self {
-        KeyPlace(raw, PhantomData)
+        KeyOrigin(raw, PhantomData)
     }
 }
 
-impl<'a> KeyPlace<'a> {
+impl<'a> KeyOrigin<'a> {
     pub(crate) fn db(&self) -> i32 {
         // SAFETY: the context is that of the running call.
         unsafe { api!(RedisModule_GetDbIdFromOptCtx)(self.0) }

@@ -87,7 +87,7 @@ impl Key {
         raw::REDISMODULE_OK as c_int
     }
 
-    /// Takes a time to live away that somebody has set: the lease alone decides when a lock ends.
+    /// Removes a TTL that a client has set: the lease alone decides when a lock ends.
     pub(crate) fn clear_expire(&self) {
         // SAFETY: the key is open for writing.
         unsafe {
@@ -189,15 +189,15 @@ impl Ctx<'_> {
         let mut found: *mut raw::RedisModuleString = ptr::null_mut();
         let flags = raw::REDISMODULE_HASH_CFIELDS as c_int;
         let end: *const c_char = ptr::null();
-        // SAFETY: the key is open; the list of fields and places ends in a null pointer.
+        // SAFETY: the key is open; the list of fields and cells ends in a null pointer.
         unsafe {
             match api!(RedisModule_KeyType)(key.0) as isize {
                 raw::REDISMODULE_KEYTYPE_EMPTY => return Hash::NoField,
                 raw::REDISMODULE_KEYTYPE_HASH => {}
                 _ => return Hash::WrongType,
             }
-            let place: *mut *mut raw::RedisModuleString = &mut found;
-            api!(RedisModule_HashGet)(key.0, flags, field.as_ptr(), place, end);
+            let cell: *mut *mut raw::RedisModuleString = &mut found;
+            api!(RedisModule_HashGet)(key.0, flags, field.as_ptr(), cell, end);
         }
         if found.is_null() { Hash::NoField } else { Hash::Field(OwnedStr(found)) }
     }

@@ -26,7 +26,7 @@ pub(crate) use blocked::{Blocked, BlockedId, BlockedProcs};
 pub(crate) use context::{Called, Ctx, TimerProc};
 pub(crate) use guard::{FromServer, callback, warn};
 pub(crate) use info::{InfoSection, ServerInfo, is_valkey};
-pub(crate) use io::{Digest, Io, KeyPlace};
+pub(crate) use io::{Digest, Io, KeyOrigin};
 pub(crate) use key::{Content, Hash, Key};
 pub(crate) use register::{CommandProc, Position, Setting, command_callback, on_load};
 pub(crate) use replicate::NotPropagated;

@@ -66,7 +66,7 @@ pub(crate) unsafe fn on_load(
     }
 }
 
-/// A setting of the module: its name, and what tells it from the others in a callback.
+/// A setting of the module: its name, and its position among the others, which callbacks get.
 pub(crate) struct Setting {
     pub name: &'static CStr,
     pub flags: u32,

@@ -20,13 +20,13 @@ impl Ctx<'_> {
         })
     }
 
-    /// Sends `command name number word` to the replicas and the append-only file.
-    pub(crate) fn replicate_end(self, command: &CStr, name: Str, number: u64, word: &str) -> Result<(), NotPropagated> {
+    /// Sends `command name number text` to the replicas and the append-only file.
+    pub(crate) fn replicate_end(self, command: &CStr, name: Str, number: u64, text: &str) -> Result<(), NotPropagated> {
         let format = c"slb".as_ptr();
         let number = number as c_longlong;
         // SAFETY: the format asks for a string, a long long, and bytes with their length, which follow.
         propagated(command, || unsafe {
-            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, number, word.as_ptr(), word.len())
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, number, text.as_ptr(), text.len())
         })
     }
 
@@ -56,12 +56,12 @@ impl Ctx<'_> {
         })
     }
 
-    /// Sends `command name words...` to the replicas and the append-only file.
-    pub(crate) fn replicate_strings(self, command: &CStr, name: Str, words: &[Str]) -> Result<(), NotPropagated> {
+    /// Sends `command name strings...` to the replicas and the append-only file.
+    pub(crate) fn replicate_strings(self, command: &CStr, name: Str, strings: &[Str]) -> Result<(), NotPropagated> {
         let format = c"sv".as_ptr();
         // SAFETY: the format asks for a string and for an array of strings with its length, which follow.
         propagated(command, || unsafe {
-            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, words.as_ptr(), words.len())
+            api!(RedisModule_Replicate)(self.0, command.as_ptr(), format, name.0, strings.as_ptr(), strings.len())
         })
     }
 
@@ -72,7 +72,7 @@ impl Ctx<'_> {
     }
 }
 
-/// The server has refused to propagate a write, which must not be made then.
+/// The server has refused to propagate a write, which then must not be made.
 #[derive(Debug)]
 pub(crate) struct NotPropagated;
 

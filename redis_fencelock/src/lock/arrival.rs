@@ -52,7 +52,7 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
     if !server::is_primary() {
         // Whoever comes from the link was judged by its primary, whose own record follows. Anybody else is a client of a
         // replica that lets clients write, and must not raise the fences of a primary to be.
-        return Ok(place(&record, Route::Travel, lock));
+        return Ok(store(&record, Route::Travel, lock));
     }
     let fence = record.fence();
     // A server that counts without the clock must not be lifted to its height by one dump.
@@ -67,7 +67,7 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
     }
     put_back(Restored { db: lock.db, name: lock.name.into() });
     alarm::arm_now();
-    Ok(place(&record, Route::Travel, lock))
+    Ok(store(&record, Route::Travel, lock))
 }
 
 /// Whether the slot of a key that is restored is served elsewhere: so it comes from the server that serves it, or from a
@@ -82,10 +82,10 @@ pub(crate) fn apply(record: &Record, route: Route, lock: LockName) -> Value {
     if !record.notes.unjudged {
         server::observe(record.fence().get());
     }
-    place(record, route, lock)
+    store(record, route, lock)
 }
 
-fn place(record: &Record, route: Route, lock: LockName) -> Value {
+fn store(record: &Record, route: Route, lock: LockName) -> Value {
     let lease = clock::lease_of(record, route, server::is_primary());
     add(&Hold { lease, owner: record.owner }, lock)
 }

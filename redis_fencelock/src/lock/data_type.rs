@@ -11,7 +11,7 @@ use fence::lock::codec::{self, ENCODED_MAX, Notes};
 use fence::lock::queue::LockName;
 use redis_module::raw;
 
-use crate::ffi::{Ctx, Digest, Io, KeyPlace, Str, callback, system, warn};
+use crate::ffi::{Ctx, Digest, Io, KeyOrigin, Str, callback, system, warn};
 use crate::lock::value::{self, Value, Viewed};
 use crate::lock::{arrival, index};
 use crate::queue::waiters;
@@ -121,15 +121,15 @@ callback! {
 
 callback! {
     /// A value left its key: deleted, overwritten, evicted, renamed or moved. Which of them shows a moment later.
-    fn unlinked(place: KeyPlace, value: Viewed) -> (), else ();
+    fn unlinked(key: KeyOrigin, value: Viewed) -> (), else ();
     {
         let value = value.0;
         // A lock that was released in good order, as most are: its name is not worth two calls into the server.
         if !value.is_in_wheel() && waiters::is_empty() {
             return;
         }
-        if let Some(name) = place.name() {
-            note_unlinked(value, LockName { db: place.db(), name: name.bytes() });
+        if let Some(name) = key.name() {
+            note_unlinked(value, LockName { db: key.db(), name: name.bytes() });
         }
     }
 }

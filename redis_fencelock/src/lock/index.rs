@@ -1,6 +1,6 @@
 //! The stored locks and their deadlines: which lease ends next, and where its key is.
 //!
-//! Not a timer: see the reaper. Keys come and go behind its back, so an entry is a hint that is checked before use.
+//! Not a timer, which is `timer::expiry`. Keys change unseen by the module, so an entry is a hint that is checked before use.
 //! Invariant: every value in the wheel carries the mark of the index.
 
 use std::cell::{LazyCell, RefCell};
@@ -23,7 +23,7 @@ pub(crate) fn index() -> &'static RefCell<Index> {
     &INDEX
 }
 
-/// Notes a value that is leaving its key, which may be that of an evicted lock.
+/// Notes a value that is leaving its key, perhaps by an eviction.
 pub(crate) fn suspect(value: Value, lock: LockName) {
     let mut index = INDEX.borrow_mut();
     index.unbind(value);
@@ -31,17 +31,17 @@ pub(crate) fn suspect(value: Value, lock: LockName) {
     index.last_unlinked = Some((lock.db, lock.name.into()));
 }
 
-/// The keyspace has freed a value: it may be gone after this. On any thread.
+/// The keyspace has dropped a value, which may be freed. On any thread.
 pub(crate) fn free(value: Value) {
     if !main_thread::is_main_thread() {
-        return value.leave_keyspace_alone();
+        return value.leave_keyspace_unseen();
     }
-    if Value::is_freed_with_all() {
+    if Value::count_freed_with_all() {
         return;
     }
-    let Ok(mut index) = INDEX.try_borrow_mut() else { return value.leave_keyspace_alone() };
-    // Dropped without a word, as by RESTORE. What was flushed is forgotten in slices.
-    if value.is_indexed_only() && !index.is_flushed(value) {
+    let Ok(mut index) = INDEX.try_borrow_mut() else { return value.leave_keyspace_unseen() };
+    // Some commands, such as RESTORE, replace a value without unlinking it first. What was flushed is dropped in slices.
+    if value.is_in_wheel_only() && !index.is_flushed(value) {
         index.remove(value);
     }
     if value.leave_keyspace() {
@@ -52,15 +52,15 @@ pub(crate) fn free(value: Value) {
 pub(crate) struct Index {
     slots: Slots,
     pool: Pool,
-    /// Values that have left their key, to be looked at when that is over.
+    /// Values that are leaving their key, to be checked when the call is over.
     suspects: Vec<Value>,
-    /// The first of those that nobody uses any more and that are not discarded yet.
+    /// The first of the values that nobody uses and that are not discarded yet.
     orphans: Option<Value>,
     /// `databases[n]` is the number under which database n is known here. SWAPDB swaps two entries and no value.
     databases: Vec<u32>,
-    /// Some value lives under a name that the index does not know.
+    /// Some value is stored under a name that the index does not know.
     pub has_strays: bool,
-    /// Some values may not know that they were freed.
+    /// Some values were freed without being touched.
     has_freed: bool,
     /// The sweep for them is to begin from the start.
     restart: bool,
@@ -68,15 +68,15 @@ pub(crate) struct Index {
     is_freed_elsewhere: bool,
     /// A keyspace is loaded beside the one that is served.
     is_loading_aside: bool,
-    /// Connections and the places of the leases that end with them. What leaves the index leaves them too.
+    /// Connections, and the cells of the leases that end with them. A value that leaves the index is unbound.
     pub bonds: Bonds,
     flushes: Flushes,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
     last_unlinked: Option<(i32, Box<[u8]>)>,
 }
 
-/// How many values each database has here. A flush touches none of them: those of earlier generations count no more, and
-/// are forgotten in slices.
+/// How many values each database has here. A flush touches none of them: it begins a generation, and values of earlier ones
+/// no longer count and are dropped in slices.
 #[derive(Default)]
 struct Flushes {
     databases: Vec<Database>,
@@ -123,7 +123,7 @@ impl Flushes {
     }
 }
 
-/// Orphans discarded with each new value, so that places become free faster than they are taken.
+/// Orphans discarded with each new value, so that cells are freed faster than they are taken.
 const ORPHANS_AT_ONCE: usize = 2;
 
 impl Index {
@@ -175,7 +175,7 @@ impl Index {
         self.slots.next_us()
     }
 
-    /// A new value, to be looked at when its lease ends.
+    /// Makes a new value, due when its lease ends.
     pub fn add(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
         self.discard_orphans(ORPHANS_AT_ONCE);
         if self.is_freed_elsewhere && !self.is_loading_aside && self.pool.is_empty() {
@@ -190,15 +190,15 @@ impl Index {
         value
     }
 
-    /// Gives back the place of a value that nobody uses.
+    /// Frees the cell of a value that nobody uses.
     pub fn discard(&mut self, value: Value) {
-        match value.place() {
-            Some(place) => self.pool.release(place),
-            None => value.free_placeless(),
+        match value.cell() {
+            Some(cell) => self.pool.release(cell),
+            None => value.free_loose(),
         }
     }
 
-    /// Discards some of the values that other threads have let go of; false when there are no more.
+    /// Discards some of the orphans, which other threads have freed; false when there are no more.
     pub fn discard_orphans(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let Some(value) = self.orphans.take().or_else(Value::take_orphans) else { return false };
@@ -212,30 +212,30 @@ impl Index {
         self.orphans.is_some() || Value::has_orphans()
     }
 
-    /// Has a value of the index that is not in the wheel looked at when `at_us` has come: when it is due, or later.
+    /// Links a value of the index into the wheel, due at `at_us` (never before its own deadline).
     pub fn insert_at(&mut self, at_us: u64, value: Value) {
-        // Without a place it is left out: it is free in time all the same, and its memory comes back when it is touched.
-        if let Some(place) = value.place() {
+        // A value without a cell is left out: the lease ends in time all the same, and the key goes with the next access.
+        if let Some(cell) = value.cell() {
             debug_assert!(value.is_in_index());
-            self.slots.link(&mut self.pool, place, at_us);
+            self.slots.link(&mut self.pool, cell, at_us);
         }
     }
 
-    /// Forgets a value that is in the wheel.
+    /// Drops a value that is in the wheel. It may be freed.
     pub fn remove(&mut self, value: Value) {
         if value.is_in_wheel()
-            && let Some(place) = value.place()
+            && let Some(cell) = value.cell()
         {
-            self.slots.unlink(&mut self.pool, place);
+            self.slots.unlink(&mut self.pool, cell);
             self.leave(value);
         }
     }
 
-    /// Lets go of a value that is not in the wheel: it may be gone after this.
+    /// Drops a value that is not in the wheel. It may be freed.
     pub fn leave(&mut self, value: Value) {
-        if let Some(place) = value.place().filter(|_| value.is_in_index()) {
+        if let Some(cell) = value.cell().filter(|_| value.is_in_index()) {
             self.unbind(value);
-            self.flushes.leave(value.db(), self.pool.generation_of(place));
+            self.flushes.leave(value.db(), self.pool.generation_of(cell));
         }
         if value.leave_index() {
             Value::note_last_left();
@@ -243,53 +243,53 @@ impl Index {
         }
     }
 
-    /// Has the lease of a value end with a connection, as long as the value stays in the database of that number.
+    /// Binds the lease of a value to a connection, as long as the value stays in that database.
     pub fn bind(&mut self, value: Value, client: u64, db: i32) {
-        if let Some(place) = value.place().filter(|_| value.is_in_index()) {
-            self.bonds.bind(place, client, db);
+        if let Some(cell) = value.cell().filter(|_| value.is_in_index()) {
+            self.bonds.bind(cell, client, db);
         }
     }
 
-    /// Lets the lease of a value alone count.
+    /// Ends the bond of a lease.
     pub fn unbind(&mut self, value: Value) {
-        if let Some(place) = value.place().filter(|_| value.is_ephemeral()) {
-            self.bonds.unbind(place);
+        if let Some(cell) = value.cell().filter(|_| value.is_ephemeral()) {
+            self.bonds.unbind(cell);
         }
     }
 
-    /// The value in a place that is bound.
-    pub fn bound(&self, place: u32) -> Value {
-        Value::in_cell(&self.pool, place)
+    /// The value in a bound cell.
+    pub fn bound(&self, cell: u32) -> Value {
+        Value::in_cell(&self.pool, cell)
     }
 
-    /// Whether the database of a value was flushed after it had come.
+    /// Whether the database of a value was flushed after the value was stored.
     pub fn is_flushed(&self, value: Value) -> bool {
         self.pool.has_generations()
-            && value.place().is_some_and(|place| self.flushes.is_flushed(value.db(), self.pool.generation_of(place)))
+            && value.cell().is_some_and(|cell| self.flushes.is_flushed(value.db(), self.pool.generation_of(cell)))
     }
 
-    /// Changes a deadline. A later one costs a store: the wheel finds out when the old time comes.
+    /// Changes a deadline. A later one costs a store: the wheel moves the value when the old time comes.
     pub fn set_deadline(&mut self, value: Value, deadline_us: u64) {
-        match value.place().filter(|_| value.is_in_wheel() && deadline_us < value.deadline_us()) {
+        match value.cell().filter(|_| value.is_in_wheel() && deadline_us < value.deadline_us()) {
             None => value.set_deadline(deadline_us),
-            Some(place) => {
-                self.slots.unlink(&mut self.pool, place);
+            Some(cell) => {
+                self.slots.unlink(&mut self.pool, cell);
                 value.set_deadline(deadline_us);
-                self.slots.link(&mut self.pool, place, deadline_us);
+                self.slots.link(&mut self.pool, cell, deadline_us);
             }
         }
     }
 
-    /// Whether the index knows the value under this name.
+    /// Whether the index has filed the value under this name.
     pub fn knows(&self, value: Value, lock: LockName) -> bool {
         let is_filed = value.is_in_wheel() && !self.is_flushed(value);
         is_filed && value.key() == lock.name && value.db() == self.known_as(lock.db)
     }
 
-    /// Takes out one value whose time has come. The caller inserts it again or calls `leave` when done with it.
+    /// Takes one value that is due out of the wheel. The caller then calls `insert_at` or `leave`.
     pub fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<Value> {
-        let place = self.slots.pop(&mut self.pool, now_us, budget)?;
-        Some(Value::in_cell(&self.pool, place))
+        let cell = self.slots.pop(&mut self.pool, now_us, budget)?;
+        Some(Value::in_cell(&self.pool, cell))
     }
 
     /// Whether this lock has just left its key: asked once.
@@ -302,7 +302,7 @@ impl Index {
         self.last_unlinked = None;
     }
 
-    /// Notes a value that is leaving its key. The earlier ones have left by now.
+    /// Notes a value that is leaving its key. Those noted before have left by now.
     fn suspect(&mut self, value: Value) {
         self.settle_suspects();
         if value.enter_suspects() {
@@ -310,7 +310,7 @@ impl Index {
         }
     }
 
-    /// Forgets the suspects that are gone; one that lives on has moved to another name.
+    /// Drops the suspects that were freed; one that was not has moved to another name.
     pub fn settle_suspects(&mut self) {
         while let Some(value) = self.suspects.pop() {
             if value.is_in_keyspace() {
@@ -325,7 +325,7 @@ impl Index {
         }
     }
 
-    /// Has the values of a database, or of all, count no more: they are flushed.
+    /// Begins a new generation: the values of a database, or of all, are flushed.
     pub fn flush(&mut self, db: Option<i32>) {
         self.settle_suspects();
         let known_as = db.map(|db| self.known_as(db) as usize);
@@ -345,16 +345,15 @@ impl Index {
         }
     }
 
-    /// Takes note that another thread frees values from now on. That it is done shows when there is no value left.
+    /// Another thread frees values from now on. It is done when no value is left.
     pub fn note_freed_elsewhere(&mut self) {
         self.is_freed_elsewhere = true;
     }
 
-    /// Takes note that a keyspace is loaded beside the one that is served, and of the end of that: one of them is left to
-    /// another thread.
+    /// A keyspace is loaded beside the one that is served, or that is over: another thread frees one of them.
     pub fn note_loading_aside(&mut self, is_loading: bool) {
         (self.is_freed_elsewhere, self.is_loading_aside) = (true, is_loading);
-        // What was loaded before a flush is taken for flushed.
+        // What was loaded before a flush counts as flushed.
         self.has_strays |= std::mem::take(&mut self.flushes.is_flushed_aside);
     }
 
@@ -363,24 +362,24 @@ impl Index {
         !self.is_freed_elsewhere
     }
 
-    /// Takes note that every value there is was freed, unknown to each of them.
+    /// Every value was freed without being touched.
     pub fn note_all_freed(&mut self) {
         self.flushes.freed_before = self.pool.begin_generation();
         (self.has_freed, self.restart) = (true, true);
     }
 
-    /// Whether there are values that no key holds any more, besides those that leave their keys just now.
+    /// Whether the index has values that no key holds, besides the suspects.
     pub fn has_remains(&self) -> bool {
         self.has_freed || self.flushes.flushed > 0 || Value::left_behind() > self.suspects.len() as isize
     }
 
-    /// Forgets values that no key holds any more, looking at `most` entries from `from`. Returns where to go on, and
-    /// how many were forgotten.
+    /// Drops values that no key holds, checking `most` cells from `from` on. Returns where to go on, and how many were
+    /// dropped.
     pub fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {
         let from = if std::mem::take(&mut self.restart) { 0 } else { from };
         let (mut freed, mut found) = (Vec::new(), Vec::new());
-        let next = self.pool.visit(from, most, |place| {
-            let value = Value::visited(place);
+        let next = self.pool.visit(from, most, |cell| {
+            let value = Value::visited(cell);
             if value.is_in_keyspace() && self.is_freed(value) {
                 freed.push(value);
             }
@@ -401,6 +400,6 @@ impl Index {
     }
 
     fn is_freed(&self, value: Value) -> bool {
-        self.has_freed && value.place().is_some_and(|place| self.pool.generation_of(place) < self.flushes.freed_before)
+        self.has_freed && value.cell().is_some_and(|cell| self.pool.generation_of(cell) < self.flushes.freed_before)
     }
 }

@@ -1,9 +1,9 @@
-//! Memory for stored locks: places of equal size side by side in pages, each found by a number of 32 bits.
+//! Memory for stored locks: cells of equal size side by side in pages, each found by a number of 32 bits.
 //!
 //! Not what is in them. The server's allocator rounds such sizes up by a tenth, and a list of 8-byte pointers would cost
 //! as much again. Everything here belongs to the main thread.
-//! All places of a page are of one generation, so that everything of earlier ones can be told by a number.
-//! Invariant: a place is given out to one at a time and does not move; a page with nothing in it goes back to the server.
+//! All cells of a page are of one generation, so that everything of earlier ones can be told by a number.
+//! Invariant: a cell is given out to one at a time and does not move; a page with nothing in it goes back to the server.
 
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
@@ -17,25 +17,25 @@ const GRAIN: usize = 8;
 /// What is larger has a page of its own size.
 const SHARED_MAX: usize = PAGE / 8;
 const CLASSES: usize = SHARED_MAX / GRAIN + 1;
-/// Bits of a place's number that tell it from the others of its page.
-const PLACE_BITS: u32 = 8;
-const PLACES_MAX: usize = 1 << PLACE_BITS;
-const PAGES_MAX: u32 = NODES_MAX >> PLACE_BITS;
-const _: () = assert!(PLACES_MAX <= NO_PLACE as usize && PAGES_MAX << PLACE_BITS <= NODES_MAX);
+/// Bits of a cell's number that tell it from the others of its page.
+const CELL_BITS: u32 = 8;
+const CELLS_MAX: usize = 1 << CELL_BITS;
+const PAGES_MAX: u32 = NODES_MAX >> CELL_BITS;
+const _: () = assert!(CELLS_MAX <= NO_CELL as usize && PAGES_MAX << CELL_BITS <= NODES_MAX);
 /// Pages with nothing in them that are kept, so that a lock that comes and goes costs no page each time.
 const IDLE_MAX: usize = 4;
-/// A list of pages that is longer goes back to the server with the last place.
+/// A list of pages that is longer goes back to the server with the last cell.
 const LIST_KEPT: usize = 64;
 
 const NIL: u32 = u32::MAX;
-const NO_PLACE: u16 = u16::MAX;
+const NO_CELL: u16 = u16::MAX;
 
-/// Places in pages. All memory of a place may be written, but for the free ones.
+/// Places in pages. All memory of a cell may be written, but for the free ones.
 pub(crate) struct Pool {
     pages: Vec<Page>,
     /// The first of the page numbers that are not in use.
     unused: u32,
-    /// For each size the first page with a free place.
+    /// For each size the first page with a free cell.
     open: [u32; CLASSES],
     used: usize,
     idle: usize,
@@ -46,18 +46,18 @@ pub(crate) struct Pool {
 struct Page {
     /// `None` while the number is not in use.
     start: Option<NonNull<u8>>,
-    /// Bytes of a place.
+    /// Bytes of a cell.
     size: u32,
-    /// That of all its places.
+    /// That of all its cells.
     generation: u32,
-    /// Among the pages with a free place for this generation.
+    /// Among the pages with a free cell for this generation.
     is_open: bool,
     used: u16,
-    /// The first free place below `fresh`; each holds the number of the next.
+    /// The first free cell below `fresh`; each holds the number of the next.
     free: u16,
-    /// The first place that was never given out.
+    /// The first cell that was never given out.
     fresh: u16,
-    /// Neighbours among the pages of this size with a free place; `next` also among the numbers not in use.
+    /// Neighbours among the pages of this size with a free cell; `next` also among the numbers not in use.
     prev: u32,
     next: u32,
 }
@@ -71,12 +71,12 @@ impl Page {
         self.size() <= SHARED_MAX
     }
 
-    fn places(&self) -> usize {
-        if self.is_shared() { (PAGE / self.size()).min(PLACES_MAX) } else { 1 }
+    fn cells(&self) -> usize {
+        if self.is_shared() { (PAGE / self.size()).min(CELLS_MAX) } else { 1 }
     }
 
     fn is_full(&self) -> bool {
-        usize::from(self.used) == self.places()
+        usize::from(self.used) == self.cells()
     }
 
     fn bytes(&self) -> usize {
@@ -98,7 +98,7 @@ impl Pool {
         Pool { pages: Vec::new(), unused: NIL, open: [NIL; CLASSES], used: 0, idle: 0, bytes: 0, generation: 0 }
     }
 
-    /// Has all places that are given out from now on in pages of their own. Returns the number of the new generation.
+    /// Has all cells that are given out from now on in pages of their own. Returns the number of the new generation.
     pub fn begin_generation(&mut self) -> u32 {
         self.generation += 1;
         self.generation
@@ -109,14 +109,14 @@ impl Pool {
         self.generation > 0
     }
 
-    /// Whether no place is given out.
+    /// Whether no cell is given out.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// The generation of a place that was given out and not released.
-    pub fn generation_of(&self, place: u32) -> u32 {
-        self.pages[(place >> PLACE_BITS) as usize].generation
+    /// The generation of a cell that was given out and not released.
+    pub fn generation_of(&self, cell: u32) -> u32 {
+        self.pages[(cell >> CELL_BITS) as usize].generation
     }
 
     /// How many bytes the pool has allocated.
@@ -124,12 +124,12 @@ impl Pool {
         self.bytes + self.pages.capacity() * size_of::<Page>()
     }
 
-    /// How many bytes a place of `size` bytes takes.
+    /// How many bytes a cell of `size` bytes takes.
     pub fn rounded(size: usize) -> usize {
         size.next_multiple_of(GRAIN)
     }
 
-    /// A place of at least `size` bytes, and its number. `None` when there are no more numbers.
+    /// A cell of at least `size` bytes, and its number. `None` when there are no more numbers.
     pub fn allocate(&mut self, size: usize) -> Option<(u32, NonNull<u8>)> {
         let size = Pool::rounded(size.max(GRAIN));
         let class = class_of(size);
@@ -149,9 +149,9 @@ impl Pool {
         }
         page.used += 1;
         self.used += 1;
-        // SAFETY: a place of the page is below its end. A free place holds the number of the next one.
-        let (place, at) = unsafe {
-            if page.free == NO_PLACE {
+        // SAFETY: a cell of the page is below its end. A free cell holds the number of the next one.
+        let (cell, at) = unsafe {
+            if page.free == NO_CELL {
                 page.fresh += 1;
                 (page.fresh - 1, start.add(usize::from(page.fresh - 1) * page.size()))
             } else {
@@ -162,25 +162,25 @@ impl Pool {
         if page.is_full() {
             self.close(number, class);
         }
-        Some((number << PLACE_BITS | u32::from(place), at))
+        Some((number << CELL_BITS | u32::from(cell), at))
     }
 
-    /// Where a place is that was given out and not released.
-    pub fn at(&self, place: u32) -> NonNull<u8> {
-        let page = &self.pages[(place >> PLACE_BITS) as usize];
-        let start = page.start.unwrap_or_else(|| unreachable!("a place of no page"));
-        // SAFETY: the place was given out, so the page is there and it is below its end.
-        unsafe { start.add((place as usize % PLACES_MAX) * page.size()) }
+    /// Where a cell is that was given out and not released.
+    pub fn at(&self, cell: u32) -> NonNull<u8> {
+        let page = &self.pages[(cell >> CELL_BITS) as usize];
+        let start = page.start.unwrap_or_else(|| unreachable!("a cell of no page"));
+        // SAFETY: the cell was given out, so the page is there and it is below its end.
+        unsafe { start.add((cell as usize % CELLS_MAX) * page.size()) }
     }
 
-    /// Takes a place back that was given out.
-    pub fn release(&mut self, place: u32) {
-        let (number, at) = (place >> PLACE_BITS, self.at(place));
+    /// Takes a cell back that was given out.
+    pub fn release(&mut self, cell: u32) {
+        let (number, at) = (cell >> CELL_BITS, self.at(cell));
         let page = &mut self.pages[number as usize];
         let class = class_of(page.size());
-        // SAFETY: the place was given out and has the size of a GRAIN at least; nobody uses it any more.
+        // SAFETY: the cell was given out and has the size of a GRAIN at least; nobody uses it any more.
         unsafe { at.cast().write(page.free) };
-        page.free = (place as usize % PLACES_MAX) as u16;
+        page.free = (cell as usize % CELLS_MAX) as u16;
         page.used -= 1;
         let (is_empty, is_open) = (page.used == 0, page.is_open);
         self.used -= 1;
@@ -198,24 +198,24 @@ impl Pool {
         }
     }
 
-    /// Calls `f` with the places that were given out once, which may be free now, from position `from`, at most `most`.
-    /// Returns where to go on, or `None` at the end. A position is the number of a place.
+    /// Calls `f` with the cells that were given out once, which may be free now, from position `from`, at most `most`.
+    /// Returns where to go on, or `None` at the end. A position is the number of a cell.
     pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(NonNull<u8>)) -> Option<usize> {
-        let (mut number, mut place) = (from >> PLACE_BITS, from % PLACES_MAX);
+        let (mut number, mut cell) = (from >> CELL_BITS, from % CELLS_MAX);
         let mut left = most;
         while let Some(page) = self.pages.get(number) {
             if let Some(start) = page.start {
-                while place < usize::from(page.fresh) {
+                while cell < usize::from(page.fresh) {
                     if left == 0 {
-                        return Some(number << PLACE_BITS | place);
+                        return Some(number << CELL_BITS | cell);
                     }
                     left -= 1;
-                    // SAFETY: the place is below the end of the page.
-                    f(unsafe { start.add(place * page.size()) });
-                    place += 1;
+                    // SAFETY: the cell is below the end of the page.
+                    f(unsafe { start.add(cell * page.size()) });
+                    cell += 1;
                 }
             }
-            (number, place) = (number + 1, 0);
+            (number, cell) = (number + 1, 0);
         }
         None
     }
@@ -232,7 +232,7 @@ impl Pool {
             generation: self.generation,
             is_open: false,
             used: 0,
-            free: NO_PLACE,
+            free: NO_CELL,
             fresh: 0,
             prev: NIL,
             next: NIL,
@@ -280,13 +280,13 @@ impl Pool {
         (self.pages, self.unused) = (Vec::new(), NIL);
     }
 
-    /// Whether a place of the page may be given out now: a page with nothing in it belongs to all generations.
+    /// Whether a cell of the page may be given out now: a page with nothing in it belongs to all generations.
     fn is_of_this_generation(&self, number: u32) -> bool {
         let page = &self.pages[number as usize];
         page.used == 0 || page.generation == self.generation
     }
 
-    /// Puts a page in front of those with a free place.
+    /// Puts a page in front of those with a free cell.
     fn reopen(&mut self, number: u32, class: usize) {
         let next = std::mem::replace(&mut self.open[class], number);
         let page = &mut self.pages[number as usize];
@@ -296,7 +296,7 @@ impl Pool {
         }
     }
 
-    /// Takes a page out of those with a free place.
+    /// Takes a page out of those with a free cell.
     fn close(&mut self, number: u32, class: usize) {
         let page = &mut self.pages[number as usize];
         if !std::mem::take(&mut page.is_open) {
@@ -317,18 +317,18 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// Takes a place and fills it with its number.
+    /// Takes a cell and fills it with its number.
     fn take(pool: &mut Pool, size: usize) -> (u32, usize) {
-        let (place, at) = pool.allocate(size).expect("there are numbers left");
-        assert_eq!(at, pool.at(place));
-        // SAFETY: the place is as large.
-        unsafe { at.write_bytes(place as u8, size) };
-        (place, size)
+        let (cell, at) = pool.allocate(size).expect("there are numbers left");
+        assert_eq!(at, pool.at(cell));
+        // SAFETY: the cell is as large.
+        unsafe { at.write_bytes(cell as u8, size) };
+        (cell, size)
     }
 
-    fn is_intact(pool: &Pool, (place, size): (u32, usize)) -> bool {
+    fn is_intact(pool: &Pool, (cell, size): (u32, usize)) -> bool {
         // SAFETY: `take` wrote that many bytes.
-        unsafe { std::slice::from_raw_parts(pool.at(place).as_ptr(), size) }.iter().all(|&byte| byte == place as u8)
+        unsafe { std::slice::from_raw_parts(pool.at(cell).as_ptr(), size) }.iter().all(|&byte| byte == cell as u8)
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
             assert_eq!(pool.used, taken.len());
         }
         assert!(taken.iter().all(|&given| is_intact(&pool, given)));
-        taken.iter().for_each(|&(place, _)| pool.release(place));
+        taken.iter().for_each(|&(cell, _)| pool.release(cell));
         assert!(pool.used == 0 && pool.allocated() <= IDLE_MAX * PAGE + LIST_KEPT * size_of::<Page>());
     }
 
@@ -375,10 +375,10 @@ mod tests {
         assert_eq!(pool.begin_generation(), 1);
         pool.release(earlier[0]);
         let later: Vec<u32> = (0..250).map(|_| take(&mut pool, 80).0).collect();
-        assert!(earlier[1..].iter().all(|&place| pool.generation_of(place) == 0));
-        assert!(later.iter().all(|&place| pool.generation_of(place) == 1));
+        assert!(earlier[1..].iter().all(|&cell| pool.generation_of(cell) == 0));
+        assert!(later.iter().all(|&cell| pool.generation_of(cell) == 1));
         let bytes = pool.allocated();
-        earlier[1..].iter().for_each(|&place| pool.release(place));
+        earlier[1..].iter().for_each(|&cell| pool.release(cell));
         (0..200).for_each(|_| _ = take(&mut pool, 80));
         assert_eq!(pool.allocated(), bytes);
     }
@@ -386,11 +386,11 @@ mod tests {
     #[test]
     fn memory_follows_what_is_in_use() {
         let mut pool = Pool::new();
-        let places: Vec<u32> = (0..100_000).map(|_| take(&mut pool, 87).0).collect();
+        let cells: Vec<u32> = (0..100_000).map(|_| take(&mut pool, 87).0).collect();
         assert!(pool.allocated() < 100_000 * 90);
-        places[50_000..].iter().for_each(|&place| pool.release(place));
+        cells[50_000..].iter().for_each(|&cell| pool.release(cell));
         assert!(pool.allocated() < 50_000 * 91);
-        places[..50_000].iter().for_each(|&place| pool.release(place));
+        cells[..50_000].iter().for_each(|&cell| pool.release(cell));
         assert_eq!(pool.allocated(), 0);
     }
 
@@ -398,9 +398,9 @@ mod tests {
     fn what_is_too_large_to_share_a_page_has_one_of_its_size() {
         let mut pool = Pool::new();
         let lists = pool.allocated();
-        let (place, _) = take(&mut pool, SHARED_MAX + 1);
+        let (cell, _) = take(&mut pool, SHARED_MAX + 1);
         assert!(pool.bytes == Pool::rounded(SHARED_MAX + 1) && pool.allocated() > lists);
-        pool.release(place);
+        pool.release(cell);
         assert_eq!(pool.bytes, 0);
     }
 
@@ -413,7 +413,7 @@ mod tests {
         while let Some(position) = from {
             from = pool.visit(position, 700, |at| seen.push(at));
         }
-        let mut expected: Vec<_> = expected.drain(..).map(|place| pool.at(place)).collect();
+        let mut expected: Vec<_> = expected.drain(..).map(|cell| pool.at(cell)).collect();
         expected.sort_unstable();
         seen.sort_unstable();
         assert_eq!(seen, expected);

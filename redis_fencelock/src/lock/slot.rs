@@ -110,7 +110,7 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
     }
 }
 
-/// Removes the hold that has ended as the primary or the append-only file says; a later one stays, as does another type.
+/// Removes a hold that has ended, as the primary or the append-only file says. A later hold stays, as does another type.
 pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence) {
     let Ok(mut slot) = Slot::open(ctx, name, Cause::Other) else { return };
     if slot.value.is_some_and(|value| value.fence() == fence) {
@@ -152,13 +152,14 @@ impl<'a> Slot<'a> {
         self.value == Some(value)
     }
 
-    /// Takes note of the fence that is there, before it is changed. False when no server can have accepted it.
+    /// Raises the issuer to the stored fence, before that is replaced. False when no server can have accepted the fence.
     #[inline(always)]
     pub fn observe_stored(&self) -> bool {
         self.value.is_none_or(|value| server::observe_stored(value.fence()))
     }
 
-    /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`.
+    /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`: the one place where a
+    /// primary stores a hold.
     pub fn grant(&mut self, hold: &Hold, issuer: Issuer, client: u64, clocks: Clocks) -> Result<(), NotPropagated> {
         let ended = self.lease().map(|lease| lease.ending(clocks.steady_us));
         self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;
@@ -176,14 +177,14 @@ impl<'a> Slot<'a> {
         Ok(())
     }
 
-    /// Has the lease that is there end with a connection, if it was asked for.
+    /// Binds an ephemeral lease to a connection.
     pub fn bind_if_ephemeral(&self, client: u64) {
         if let Some(value) = self.value.filter(Value::is_ephemeral) {
             index().borrow_mut().bind(value, client, self.lock.db);
         }
     }
 
-    /// Stores the hold that is there with another deadline.
+    /// Changes the deadline of the stored hold.
     pub fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
         let Some(value) = self.value else { return Ok(()) };
         self.propagate_stored(&Hold { lease, owner: value.owner() }, clocks, Notes::default())?;
@@ -195,7 +196,7 @@ impl<'a> Slot<'a> {
         Ok(())
     }
 
-    /// Ends the hold that is there.
+    /// Ends the stored hold: the one place where a primary removes one.
     pub fn end(&mut self, now_us: u64) -> Result<(), NotPropagated> {
         let Some(lease) = self.lease() else { return Ok(()) };
         replication::propagate_end(self.ctx, self.cause, self.name, lease.fence, lease.ending(now_us))?;
@@ -210,14 +211,14 @@ impl<'a> Slot<'a> {
     pub fn refile_if_moved(&mut self) {
         if let Some(value) = self.value.filter(|&value| !index().borrow().knows(value, self.lock)) {
             let refiled = arrival::add(&value.hold(), self.lock);
-            if value.has_run_out() {
-                refiled.note_run_out();
+            if value.is_marked_expired() {
+                refiled.mark_expired();
             }
             self.store(refiled);
         }
     }
 
-    /// Has an event published once the key is closed.
+    /// Publishes an event once the key is closed.
     pub fn notify(&mut self, event: LockEvent) {
         if let Some(cell) = self.pending.events.get_mut(usize::from(self.pending.count)) {
             *cell = Some(event);
@@ -225,15 +226,15 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// What was to be published has not happened.
+    /// Drops the pending events: the write was refused.
     pub fn forget_events(&mut self) {
         self.pending = PendingEvents::default();
     }
 
-    /// The first time after a lease has expired: counts that, publishes it, and lets those who cache the lock know.
+    /// Counts and publishes, once, that the lease has expired.
     pub fn note_expired(&mut self, now_us: u64) {
         let Some(value) = self.value.filter(|value| !value.lease().is_live(now_us)) else { return };
-        if !value.note_run_out() {
+        if !value.mark_expired() {
             return;
         }
         let lease = value.lease();
@@ -242,15 +243,15 @@ impl<'a> Slot<'a> {
             counters::count(Count::MaxholdEnds);
         }
         if lease.state(now_us) == State::Delay {
-            // The entry stays, but to those who read it the hold is gone.
+            // The key stays during the delay, but readers see no hold any more.
             self.ctx.signal_modified(self.name);
-            // A replica that is not told keeps a cached answer for longer: the log says so.
+            // If this fails, which is logged, a replica that is read keeps a cached answer for longer.
             let _ = self.propagate_again(clock::clocks());
         }
         self.notify(LockEvent::RanOut);
     }
 
-    /// Propagates the hold that is there once more, with the time that is left now. Nothing else changes.
+    /// Propagates the stored hold once more, with the time that is left now.
     pub fn propagate_again(&self, clocks: Clocks) -> Result<(), NotPropagated> {
         self.propagate_noted(clocks, Notes { keeps_expire: true, ..Notes::default() })
     }
@@ -268,7 +269,7 @@ impl<'a> Slot<'a> {
         replication::propagate_hold(self.ctx, self.cause, self.name, hold, clocks, notes)
     }
 
-    /// Counts what there is to count of a hold before it is replaced or removed.
+    /// Counts the end of the hold that is about to be replaced or removed.
     fn note_end(&mut self, now_us: u64) {
         let Some(value) = self.value else { return };
         let lease = value.lease();
@@ -276,7 +277,7 @@ impl<'a> Slot<'a> {
         counters::held(self.lock, lease.held_us(now_us));
     }
 
-    /// Puts a value under the key, in place of the lock that is there.
+    /// Stores a value under the key, over the lock that is there.
     fn store(&mut self, value: Value) {
         let Some(old) = self.value.replace(value) else { return value.store(&self.key) };
         value.store_over_lock(&self.key);

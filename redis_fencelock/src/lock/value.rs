@@ -1,8 +1,8 @@
-//! The stored lock: lease, owner and name in one place of the pool, shared by the keyspace and the deadline index.
+//! The stored lock: lease, owner and name in one cell of the pool, shared by the keyspace and the deadline index.
 //!
-//! No rule of leases: it only keeps one. When the last of its users lets go its place is free; the keyspace may let go on
-//! another thread, so that mark alone is atomic, and everything else belongs to the main thread.
-//! Invariant: whoever has its mark set may read the value; nobody else may.
+//! It knows no rule of leases. Each user has a mark, and the cell is free once the last mark is cleared. The keyspace may
+//! clear its own on another thread, so the marks are atomic; everything else belongs to the main thread.
+//! Invariant: a user reads the value only while its mark is set.
 
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
@@ -21,20 +21,20 @@ use crate::lock::pool::Pool;
 const IN_KEYSPACE: u8 = 1;
 /// The deadline index uses the value.
 const IN_INDEX: u8 = 2;
-/// The list of values to look at again uses the value.
+/// The list of values that may have left their key uses the value.
 const IN_SUSPECTS: u8 = 4;
 const USERS: u8 = IN_KEYSPACE | IN_INDEX | IN_SUSPECTS;
 const EPHEMERAL: u8 = 8;
-/// The longest hold and the delay follow the lengths.
+/// The longest hold and the delay follow the lengths: see `Header`.
 const HAS_TERMS: u8 = 16;
-/// It has been counted that the lease ran out.
-const RAN_OUT: u8 = 32;
+/// It has been counted that the lease expired.
+const EXPIRED: u8 = 32;
 
-/// The number of the database follows the lengths: it is not 0.
+/// The number of the database, which is not 0, follows the lengths.
 const HAS_DB: u8 = 64;
 
-/// Not a place of the pool, which had no numbers left.
-const NO_PLACE: u32 = u32::MAX;
+/// The pool had no cell left: the value was allocated alone.
+const NO_CELL: u32 = u32::MAX;
 
 /// The fixed part. Behind `marks`, without padding: lengths of owner and key as LEB128, the database and the terms if
 /// flagged, the owner, the key. With a 36-byte owner and a name of 11 bytes that is 86 bytes.
@@ -44,8 +44,8 @@ struct Header {
     granted_us: u64,
     /// Of an orphan: the address of the next.
     deadline_us: u64,
-    /// The number of the place that this is.
-    place: u32,
+    /// The number of its cell.
+    cell: u32,
     links: Links,
     marks: AtomicU8,
 }
@@ -100,7 +100,7 @@ pub(crate) enum Stored {
 }
 
 /// Where the parts behind the header begin.
-struct Layout {
+struct Parts {
     db: u32,
     terms: usize,
     owner: usize,
@@ -109,7 +109,7 @@ struct Layout {
 }
 
 impl Value {
-    /// A new value that belongs to the keyspace and, if it has a place, to the index.
+    /// A new value that belongs to the keyspace and, if it has a cell, to the index.
     pub fn create(pool: &mut Pool, hold: &Hold, db: u32, key: &[u8]) -> Value {
         let lease = &hold.lease;
         let has_terms = lease.limit_us != u64::MAX || lease.delay_us != 0;
@@ -125,12 +125,12 @@ impl Value {
         let terms = if has_terms { &terms[..] } else { &[] };
         let parts = [&lengths.bytes[..lengths.used], terms, hold.owner, key];
         let size = (TAIL + parts.iter().map(|part| part.len()).sum::<usize>()).max(size_of::<Header>());
-        let (place, start) = pool.allocate(size).unwrap_or_else(|| {
-            HAS_PLACELESS.store(true, Ordering::Relaxed);
-            (NO_PLACE, system::allocate(size).cast())
+        let (cell, start) = pool.allocate(size).unwrap_or_else(|| {
+            HAS_LOOSE.store(true, Ordering::Relaxed);
+            (NO_CELL, system::allocate(size).cast())
         });
         let marks = IN_KEYSPACE
-            | if place != NO_PLACE { IN_INDEX } else { 0 }
+            | if cell != NO_CELL { IN_INDEX } else { 0 }
             | if has_terms { HAS_TERMS } else { 0 }
             | if lease.ephemeral { EPHEMERAL } else { 0 }
             | if db != 0 { HAS_DB } else { 0 };
@@ -141,7 +141,7 @@ impl Value {
                 fence: lease.fence.get(),
                 granted_us: lease.granted_us,
                 deadline_us: lease.deadline_us,
-                place,
+                cell,
                 links: Links::NONE,
                 marks: AtomicU8::new(marks),
             });
@@ -191,7 +191,7 @@ impl Value {
 
     /// How many bytes it takes.
     pub fn memory(&self) -> usize {
-        Pool::rounded(self.layout().end)
+        Pool::rounded(self.parts().end)
     }
 
     pub fn lease(&self) -> Lease {
@@ -213,8 +213,8 @@ impl Value {
     }
 
     pub fn owner(&self) -> &[u8] {
-        let layout = self.layout();
-        self.tail(layout.owner, layout.key)
+        let parts = self.parts();
+        self.tail(parts.owner, parts.key)
     }
 
     pub fn hold(&self) -> Hold<'_> {
@@ -223,13 +223,13 @@ impl Value {
 
     /// The name under which it was stored. A renamed key has another one now.
     pub fn key(&self) -> &[u8] {
-        let layout = self.layout();
-        self.tail(layout.key, layout.end)
+        let parts = self.parts();
+        self.tail(parts.key, parts.end)
     }
 
     /// The number under which the index knows the database.
     pub fn db(&self) -> u32 {
-        if self.has(HAS_DB) { self.layout().db } else { 0 }
+        if self.has(HAS_DB) { self.parts().db } else { 0 }
     }
 
     /// Whether the lease may end with a connection.
@@ -249,13 +249,13 @@ impl Value {
 
     /// When something happens to it next: the lease ends or, if that was counted, the delay after it.
     pub fn due_us(&self) -> u64 {
-        if self.has(RAN_OUT) { self.lease().free_us() } else { self.header().deadline_us }
+        if self.has(EXPIRED) { self.lease().free_us() } else { self.header().deadline_us }
     }
 
-    /// The number of its place in the pool.
-    pub fn place(&self) -> Option<u32> {
-        let place = self.header().place;
-        (place != NO_PLACE).then_some(place)
+    /// The number of its cell in the pool.
+    pub fn cell(&self) -> Option<u32> {
+        let cell = self.header().cell;
+        (cell != NO_CELL).then_some(cell)
     }
 
     /// Whether the index uses the value.
@@ -268,47 +268,47 @@ impl Value {
         self.has(IN_INDEX) && self.header().links.is_linked()
     }
 
-    /// The index uses the value no more. True when nobody does: it is to be discarded then.
+    /// Clears the mark of the index. Returns true if the caller must discard the value.
     #[must_use]
     pub fn leave_index(self) -> bool {
-        self.let_go(IN_INDEX)
+        self.clear(IN_INDEX)
     }
 
-    /// The list of suspects uses the value from now on; false when it did already.
+    /// Sets the mark of the list of suspects; false when it was set.
     pub fn enter_suspects(self) -> bool {
         self.mark(IN_SUSPECTS)
     }
 
-    /// The list of suspects uses the value no more. True when nobody does: it is to be discarded then.
+    /// Clears the mark of the list of suspects. Returns true if the caller must discard the value.
     #[must_use]
     pub fn leave_suspects(self) -> bool {
-        self.let_go(IN_SUSPECTS)
+        self.clear(IN_SUSPECTS)
     }
 
-    /// Whether the lease may still be found by the index alone: in its wheel, and not among the suspects.
-    pub fn is_indexed_only(&self) -> bool {
+    /// Whether the wheel has the value, and the list of suspects has not.
+    pub fn is_in_wheel_only(&self) -> bool {
         self.is_in_wheel() && !self.has(IN_SUSPECTS)
     }
 
-    /// The keyspace uses the value no more. It may be gone after this; true if it is to be discarded.
+    /// Clears the mark of the keyspace. Returns true if the caller must discard the value.
     #[must_use]
     pub fn leave_keyspace(self) -> bool {
-        let is_last = self.let_go(IN_KEYSPACE);
+        let is_last = self.clear(IN_KEYSPACE);
         if !is_last {
             LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
         }
         is_last
     }
 
-    /// The same on a thread that cannot reach the index: it is left to the next sweep.
-    pub fn leave_keyspace_alone(self) {
+    /// The same where the index cannot be reached, as on another thread: the next sweep discards the value.
+    pub fn leave_keyspace_unseen(self) {
         if self.leave_keyspace() {
             self.push_orphan();
         }
     }
 
-    /// Whether all values are being freed: then this one is counted instead of touched.
-    pub fn is_freed_with_all() -> bool {
+    /// Counts a value that is freed with all others, without touching it; false when that is not under way.
+    pub fn count_freed_with_all() -> bool {
         let is_so = FREES_ALL.load(Ordering::Relaxed);
         if is_so {
             FREED.fetch_add(1, Ordering::Relaxed);
@@ -316,29 +316,29 @@ impl Value {
         is_so
     }
 
-    /// From now on the main thread frees every value that there is, so that none needs to be touched: they lie all over the
-    /// memory. Not if one of them has no place, by which it could be found later.
+    /// The main thread is about to free every value. They lie all over the memory, so each is only counted and none touched;
+    /// a sweep of the pool finds them later. Has no effect if some value has no cell, because a sweep would miss it.
     pub fn begin_to_free_all() {
         FREED.store(0, Ordering::Relaxed);
-        FREES_ALL.store(!HAS_PLACELESS.load(Ordering::Relaxed), Ordering::Relaxed);
+        FREES_ALL.store(!HAS_LOOSE.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// That is over; true if it was so.
-    pub fn has_freed_all() -> bool {
+    /// All values are freed. Returns whether some were only counted.
+    pub fn end_freeing_all() -> bool {
         FREES_ALL.swap(false, Ordering::Relaxed) && FREED.load(Ordering::Relaxed) > 0
     }
 
-    /// How many values have left the keyspace that the module still uses.
+    /// How many values the module still uses that have left the keyspace.
     pub fn left_behind() -> isize {
         LEFT_BEHIND.load(Ordering::Relaxed)
     }
 
-    /// One of them is used no more.
+    /// One of them is used no longer.
     pub fn note_last_left() {
         LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Leaves a value that nobody uses to the main thread.
+    /// Leaves a value that nobody uses to the main thread, which alone may free its cell.
     fn push_orphan(self) {
         let mut head = ORPHANS.load(Ordering::Relaxed);
         loop {
@@ -351,7 +351,7 @@ impl Value {
         }
     }
 
-    /// Takes over the values that nobody uses any more: the first, which knows the next.
+    /// Takes the list of orphans: the first, which links to the next.
     pub fn take_orphans() -> Option<Value> {
         if !Value::has_orphans() {
             return None;
@@ -368,19 +368,19 @@ impl Value {
         NonNull::new(ptr::with_exposed_provenance_mut(self.header().deadline_us as usize)).map(Value)
     }
 
-    /// Gives the memory back of a value that has no place in the pool.
-    pub fn free_placeless(self) {
+    /// Frees a value that has no cell.
+    pub fn free_loose(self) {
         // SAFETY: nobody uses it any more, and `create` got it from the server's allocator.
         unsafe { system::free(self.into_raw()) }
     }
 
-    /// Notes that the lease ran out; true the first time.
-    pub fn note_run_out(self) -> bool {
-        self.mark(RAN_OUT)
+    /// Marks the lease as expired; false when it was marked.
+    pub fn mark_expired(self) -> bool {
+        self.mark(EXPIRED)
     }
 
-    pub fn has_run_out(&self) -> bool {
-        self.has(RAN_OUT)
+    pub fn is_marked_expired(&self) -> bool {
+        self.has(EXPIRED)
     }
 
     /// Whether some key, under whatever name, still holds the value.
@@ -396,8 +396,8 @@ impl Value {
         !self.has(mark) && self.marks().fetch_or(mark, Ordering::AcqRel) & mark == 0
     }
 
-    /// Takes a mark away; true when it was the last of the users.
-    fn let_go(self, user: u8) -> bool {
+    /// Clears a mark; true when it was the last one of a user.
+    fn clear(self, user: u8) -> bool {
         let marks = self.marks();
         let before = marks.load(Ordering::Acquire);
         if before & USERS == user {
@@ -409,7 +409,7 @@ impl Value {
         before & user != 0 && before & USERS & !user == 0
     }
 
-    /// The one field that another thread may touch, apart from the others that the main thread writes meanwhile.
+    /// The one field that another thread may touch. It is read apart from the others, which the main thread may write then.
     fn marks(&self) -> &AtomicU8 {
         // SAFETY: alive while the caller's mark is set.
         unsafe { &(*self.0.as_ptr()).marks }
@@ -421,7 +421,7 @@ impl Value {
     }
 
     fn terms(&self) -> (u64, u64) {
-        let at = self.layout().terms;
+        let at = self.parts().terms;
         let term = |at: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(self.tail(at, at + 8));
@@ -430,14 +430,14 @@ impl Value {
         (term(at), term(at + 8))
     }
 
-    fn layout(&self) -> Layout {
+    fn parts(&self) -> Parts {
         let mut at = TAIL;
         let owner_length = self.leb128(&mut at) as usize;
         let key_length = self.leb128(&mut at) as usize;
         let db = if self.has(HAS_DB) { self.leb128(&mut at) as u32 } else { 0 };
         let owner = at + if self.has(HAS_TERMS) { TERMS } else { 0 };
         let key = owner + owner_length;
-        Layout { db, terms: at, owner, key, end: key + key_length }
+        Parts { db, terms: at, owner, key, end: key + key_length }
     }
 
     fn leb128(&self, at: &mut usize) -> u64 {
@@ -485,16 +485,16 @@ impl Lengths {
     }
 }
 
-/// Values that nobody uses, and whose places only the main thread may give back.
+/// Values that nobody uses, linked by `Header::deadline_us`. Only the main thread frees cells.
 static ORPHANS: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
 
 /// See `Value::begin_to_free_all`.
 static FREES_ALL: AtomicBool = AtomicBool::new(false);
 static FREED: AtomicUsize = AtomicUsize::new(0);
-/// The pool had no number for some value.
-static HAS_PLACELESS: AtomicBool = AtomicBool::new(false);
+/// Some value has no cell.
+static HAS_LOOSE: AtomicBool = AtomicBool::new(false);
 
-/// See `Value::left_behind`. The other thread counts after it has let go, so it may be below 0 for a moment.
+/// See `Value::left_behind`. Another thread counts after it has cleared the mark, so this may be below 0 for a moment.
 static LEFT_BEHIND: AtomicIsize = AtomicIsize::new(0);
 
 static LOCK_TYPE: AtomicPtr<raw::RedisModuleType> = AtomicPtr::new(ptr::null_mut());

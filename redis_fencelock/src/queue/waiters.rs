@@ -49,10 +49,10 @@ pub(crate) struct Unanswered {
     pub granted: Option<Fence>,
 }
 
-/// How often a lock with waiters is rechecked in a cluster: its slot may move without a word to the module.
+/// How often a lock with waiters is rechecked in a cluster: its slot may move unseen by the module.
 const CLUSTER_RECHECK_US: u64 = 1_000_000;
 
-/// How many wait, for whatever lock.
+/// How many wait, for any lock.
 pub(crate) fn len() -> usize {
     WAITERS.queues.borrow().len()
 }
@@ -133,7 +133,7 @@ pub(crate) struct Waiter {
 enum Outcome {
     Waiting,
     Granted(Fence),
-    /// The wait ran out, or a repeated call took the place over.
+    /// The wait expired, or a repeated call has taken its turn.
     Nothing,
     Refused(&'static str),
     /// The reply has been written, or nobody is there to read it.
@@ -150,7 +150,7 @@ pub(crate) enum NotQueued {
 
 /// Blocks the client of the running command until `wait` is over or the lock is its own.
 ///
-/// With `retry` the place of an earlier call of the same owner is taken over, and that call gets nothing.
+/// With `retry` the turn of an earlier call of the same owner is taken over, and that call gets null.
 pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis) -> Result<(), NotQueued> {
     if must_not_block(ctx) {
         return Err(NotQueued::MustNotBlock);
@@ -196,7 +196,7 @@ pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis)
 }
 
 /// Ends the wait of an earlier call of `owner`: the acquisition goes on without waiting.
-pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
+pub(crate) fn give_up_turn(lock: LockName, owner: &[u8]) {
     let ticket = WAITERS.queues.borrow().place_of(lock, owner);
     let waiter = ticket.and_then(|ticket| WAITERS.queues.borrow_mut().leave(ticket));
     if let Some(waiter) = waiter {
@@ -205,13 +205,13 @@ pub(crate) fn give_up_place(lock: LockName, owner: &[u8]) {
 }
 
 /// Ends every wait of `owner` for this lock; false when it had none.
-pub(crate) fn give_up_all_places(lock: LockName, owner: &[u8]) -> bool {
+pub(crate) fn give_up_all_turns(lock: LockName, owner: &[u8]) -> bool {
     let gone = WAITERS.queues.borrow_mut().leave_all_of(lock, owner);
     gone.iter().for_each(|waiter| waiter.resolve(Outcome::Nothing));
     !gone.is_empty()
 }
 
-/// Lets a grant stand that a repeated call has got too, even if the client that waited for it is gone.
+/// Keeps a grant that a repeated call has got too, even if the client that waited for it is gone.
 pub(crate) fn confirm(fence: Fence) {
     if let Some(waiter) = WAITERS.undelivered.borrow_mut().remove(&fence) {
         waiter.confirmed.set(true);
@@ -232,8 +232,8 @@ pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
     }
 }
 
-/// Ends every wait with an error, and forgets the grants on their way: this server may grant nothing any more. The server
-/// has told these clients that it is no primary, and closes them.
+/// Ends every wait with an error, and forgets the grants on their way: this server is no longer a primary. It has said so
+/// to these clients, and closes them.
 pub(crate) fn refuse_everybody(error: &'static str) {
     let waiting: Vec<Rc<Waiter>> = WAITERS.blocked.borrow().values().cloned().collect();
     for waiter in waiting {
@@ -245,7 +245,7 @@ pub(crate) fn refuse_everybody(error: &'static str) {
     WAITERS.unanswered.take();
 }
 
-/// Ends waits whose time is over; what is left to do is done in the next slice.
+/// Ends expired waits, as many as a slice has time for.
 pub(crate) fn expire() {
     alarm::for_a_slice(|budget| {
         let expired = WAITERS.queues.borrow_mut().pop_expired(clock::steady_us(), budget);
@@ -254,7 +254,7 @@ pub(crate) fn expire() {
     alarm::arm_next(WAITERS.queues.borrow().next_expiry_us());
 }
 
-/// Ends the waits of those who would be served next and whose time is over: the timer may come late.
+/// Ends expired waits at the head of the queue: the timer may be late.
 pub(crate) fn expire_heads(lock: LockName, now_us: u64) {
     loop {
         let late = WAITERS.queues.borrow_mut().pop_late_head(lock, now_us);
@@ -264,7 +264,7 @@ pub(crate) fn expire_heads(lock: LockName, now_us: u64) {
 }
 
 /// Closes clients whose reply was lost: the server unblocked them between the end of their wait and their reply, and they
-/// would wait for ever. One that is gone already is no matter.
+/// would wait for ever. For a client that is gone this does nothing.
 pub(crate) fn close_unanswered(ctx: Ctx) {
     let mut unanswered = WAITERS.unanswered.borrow_mut();
     unanswered.iter().for_each(|gone| ctx.close_client(gone.waiter.client));
@@ -282,13 +282,13 @@ pub(crate) fn keep_unanswered(kept: Vec<Unanswered>) {
 }
 
 impl Waiter {
-    /// Tells the client that it has the lock.
+    /// Sends the client its fence.
     pub fn grant(self: &Rc<Self>, fence: Fence) {
         WAITERS.undelivered.borrow_mut().insert(fence, self.clone());
         self.resolve(Outcome::Granted(fence));
     }
 
-    /// Tells the client that its wait is over.
+    /// Sends the client null: its wait has expired.
     pub fn time_out(self: &Rc<Self>) {
         counters::count_for(LockName { db: self.db, name: &self.name }, Count::WaitTimeouts);
         self.resolve(Outcome::Nothing);
@@ -386,7 +386,7 @@ command_callback!(
 );
 
 callback! {
-    /// The client is gone, or was told something else by the server. What was on its way to it does not arrive.
+    /// The client is gone, or the server has sent it another reply. A reply that was on its way does not arrive.
     fn on_waiter_gone(_ctx: Ctx, id: BlockedId) -> (), else ();
     {
         let Some(waiter) = find(id) else { return };

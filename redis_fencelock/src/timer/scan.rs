@@ -1,6 +1,7 @@
-//! A walk over the whole keyspace, in steps, for locks that the index does not know where they are.
+//! Finds what the index does not know: locks under another name, by a walk over the keyspace in steps, and values that no
+//! key holds, by a sweep over the index.
 //!
-//! Only looks. Values get a new name behind the module's back by RENAME, MOVE and their like.
+//! It changes no key. RENAME, MOVE and other commands give a value a new name without a call of the module.
 //! Invariant: a key that is there from the first step to the last is seen.
 
 use std::cell::{Cell, RefCell};
@@ -44,7 +45,7 @@ struct Sweep {
     forgotten: usize,
 }
 
-/// Gives back the places of values that were freed on another thread.
+/// Frees the cells of values that were freed on another thread.
 pub(crate) fn discard_orphans() {
     alarm::for_a_slice(|budget| {
         if index().borrow_mut().discard_orphans(alarm::BATCH) {
@@ -115,7 +116,7 @@ pub(crate) fn walk(ctx: Ctx) {
     }
 }
 
-/// Buckets of the hash table looked at in one step: about half a millisecond.
+/// Buckets of the hash table checked in one step: about half a millisecond.
 const STEP: usize = 500;
 
 /// Keys with locks that are not where the index thinks.
