@@ -12,6 +12,7 @@ use fence::wheel::Slots;
 
 use crate::clock;
 use crate::ffi::main_thread::{self, MainThread};
+use crate::lock::flushes::{Database, Flushes};
 use crate::lock::pool::Pool;
 use crate::lock::value::Value;
 
@@ -73,54 +74,6 @@ pub(crate) struct Index {
     flushes: Flushes,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
     last_unlinked: Option<(i32, Box<[u8]>)>,
-}
-
-/// How many values each database has here. A flush touches none of them: it begins a generation, and values of earlier ones
-/// no longer count and are dropped in slices.
-#[derive(Default)]
-struct Flushes {
-    databases: Vec<Database>,
-    live: usize,
-    flushed: usize,
-    /// Values were flushed while others were loaded beside them.
-    is_flushed_aside: bool,
-    /// The first generation whose values were not all freed with the keyspace.
-    freed_before: u32,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Database {
-    live: usize,
-    /// The first generation that was not flushed.
-    since: u32,
-}
-
-impl Flushes {
-    fn database(&mut self, known_as: u32) -> &mut Database {
-        let at = known_as as usize;
-        if at >= self.databases.len() {
-            self.databases.resize(at + 1, Database::default());
-        }
-        &mut self.databases[at]
-    }
-
-    fn is_flushed(&self, known_as: u32, generation: u32) -> bool {
-        self.databases.get(known_as as usize).is_some_and(|database| generation < database.since)
-    }
-
-    fn enter(&mut self, known_as: u32) {
-        self.database(known_as).live += 1;
-        self.live += 1;
-    }
-
-    fn leave(&mut self, known_as: u32, generation: u32) {
-        if self.is_flushed(known_as, generation) {
-            self.flushed -= 1;
-        } else {
-            self.database(known_as).live -= 1;
-            self.live -= 1;
-        }
-    }
 }
 
 /// Orphans discarded with each new value, so that cells are freed faster than they are taken.

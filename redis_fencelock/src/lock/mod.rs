@@ -4,6 +4,7 @@
 
 pub(crate) mod arrival;
 pub(crate) mod data_type;
+mod flushes;
 pub(crate) mod index;
 pub(crate) mod pool;
 pub(crate) mod slot;

@@ -1,9 +1,10 @@
 //! Memory for stored locks: cells of equal size side by side in pages, each found by a number of 32 bits.
 //!
-//! Not what is in them. The server's allocator rounds such sizes up by a tenth, and a list of 8-byte pointers would cost
-//! as much again. Everything here belongs to the main thread.
-//! All cells of a page are of one generation, so that everything of earlier ones can be told by a number.
-//! Invariant: a cell is given out to one at a time and does not move; a page with nothing in it goes back to the server.
+//! It saves 18 bytes a lock, by which a lock takes less than the two keys that it replaces. With 100,000 locks and owners
+//! of 36 bytes a lock takes 151 bytes on Valkey 9.1, 168 if each is allocated alone, and the two keys take 153; on
+//! Redis 8.6 it is 153, 171 and 175. (The server's allocator rounds such sizes up by a tenth, and the numbers need a list
+//! of pointers.) It also lets a flush touch no lock: all cells of a page are of one generation.
+//! Invariant: a cell belongs to one value at a time and does not move; an empty page goes back to the server.
 
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
@@ -17,14 +18,14 @@ const GRAIN: usize = 8;
 /// What is larger has a page of its own size.
 const SHARED_MAX: usize = PAGE / 8;
 const CLASSES: usize = SHARED_MAX / GRAIN + 1;
-/// Bits of a cell's number that tell it from the others of its page.
+/// Bits of the number of a cell that give its position in its page.
 const CELL_BITS: u32 = 8;
 const CELLS_MAX: usize = 1 << CELL_BITS;
 const PAGES_MAX: u32 = NODES_MAX >> CELL_BITS;
 const _: () = assert!(CELLS_MAX <= NO_CELL as usize && PAGES_MAX << CELL_BITS <= NODES_MAX);
-/// Pages with nothing in them that are kept, so that a lock that comes and goes costs no page each time.
+/// Empty pages that are kept, so that a lock that comes and goes costs no page each time.
 const IDLE_MAX: usize = 4;
-/// A list of pages that is longer goes back to the server with the last cell.
+/// A longer list of pages goes back to the server when the last cell is freed.
 const LIST_KEPT: usize = 64;
 
 const NIL: u32 = u32::MAX;
@@ -55,7 +56,7 @@ struct Page {
     used: u16,
     /// The first free cell below `fresh`; each holds the number of the next.
     free: u16,
-    /// The first cell that was never given out.
+    /// The first cell that was never used.
     fresh: u16,
     /// Neighbours among the pages of this size with a free cell; `next` also among the numbers not in use.
     prev: u32,
@@ -98,7 +99,7 @@ impl Pool {
         Pool { pages: Vec::new(), unused: NIL, open: [NIL; CLASSES], used: 0, idle: 0, bytes: 0, generation: 0 }
     }
 
-    /// Has all cells that are given out from now on in pages of their own. Returns the number of the new generation.
+    /// Begins a generation: cells of earlier ones share no page with it. Returns its number.
     pub fn begin_generation(&mut self) -> u32 {
         self.generation += 1;
         self.generation
@@ -109,12 +110,12 @@ impl Pool {
         self.generation > 0
     }
 
-    /// Whether no cell is given out.
+    /// Whether no cell is in use.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// The generation of a cell that was given out and not released.
+    /// The generation of a cell in use.
     pub fn generation_of(&self, cell: u32) -> u32 {
         self.pages[(cell >> CELL_BITS) as usize].generation
     }
@@ -165,7 +166,7 @@ impl Pool {
         Some((number << CELL_BITS | u32::from(cell), at))
     }
 
-    /// Where a cell is that was given out and not released.
+    /// Where a cell in use begins.
     pub fn at(&self, cell: u32) -> NonNull<u8> {
         let page = &self.pages[(cell >> CELL_BITS) as usize];
         let start = page.start.unwrap_or_else(|| unreachable!("a cell of no page"));
@@ -173,7 +174,7 @@ impl Pool {
         unsafe { start.add((cell as usize % CELLS_MAX) * page.size()) }
     }
 
-    /// Takes a cell back that was given out.
+    /// Frees a cell.
     pub fn release(&mut self, cell: u32) {
         let (number, at) = (cell >> CELL_BITS, self.at(cell));
         let page = &mut self.pages[number as usize];
@@ -198,8 +199,8 @@ impl Pool {
         }
     }
 
-    /// Calls `f` with the cells that were given out once, which may be free now, from position `from`, at most `most`.
-    /// Returns where to go on, or `None` at the end. A position is the number of a cell.
+    /// Calls `f` with at most `most` cells, in use or freed, from the number `from` on. Returns where to go on, or `None` at
+    /// the end.
     pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(NonNull<u8>)) -> Option<usize> {
         let (mut number, mut cell) = (from >> CELL_BITS, from % CELLS_MAX);
         let mut left = most;
@@ -255,7 +256,7 @@ impl Pool {
         Some(number)
     }
 
-    /// Gives an empty page back.
+    /// Frees an empty page.
     fn remove_page(&mut self, number: u32, class: usize) {
         if class != 0 {
             self.close(number, class);
@@ -280,7 +281,7 @@ impl Pool {
         (self.pages, self.unused) = (Vec::new(), NIL);
     }
 
-    /// Whether a cell of the page may be given out now: a page with nothing in it belongs to all generations.
+    /// Whether a cell of the page may be used now: an empty page belongs to every generation.
     fn is_of_this_generation(&self, number: u32) -> bool {
         let page = &self.pages[number as usize];
         page.used == 0 || page.generation == self.generation
@@ -314,108 +315,4 @@ impl Pool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Takes a cell and fills it with its number.
-    fn take(pool: &mut Pool, size: usize) -> (u32, usize) {
-        let (cell, at) = pool.allocate(size).expect("there are numbers left");
-        assert_eq!(at, pool.at(cell));
-        // SAFETY: the cell is as large.
-        unsafe { at.write_bytes(cell as u8, size) };
-        (cell, size)
-    }
-
-    fn is_intact(pool: &Pool, (cell, size): (u32, usize)) -> bool {
-        // SAFETY: `take` wrote that many bytes.
-        unsafe { std::slice::from_raw_parts(pool.at(cell).as_ptr(), size) }.iter().all(|&byte| byte == cell as u8)
-    }
-
-    #[test]
-    fn places_of_all_sizes_come_and_go_and_share_no_byte() {
-        let (mut pool, mut taken, mut random) = (Pool::new(), Vec::new(), 1u64);
-        let mut next = |below: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as usize % below
-        };
-        for step in 0..60_000 {
-            // Grows first and shrinks then, so that pages fill up and become empty.
-            if taken.is_empty() || next(100) < if step % 20_000 < 10_000 { 60 } else { 35 } {
-                let size = if next(50) == 0 { next(20_000) } else { 40 + next(10) * 9 };
-                taken.push(take(&mut pool, size));
-            } else {
-                let given = taken.swap_remove(next(taken.len()));
-                assert!(is_intact(&pool, given));
-                pool.release(given.0);
-            }
-            assert_eq!(pool.used, taken.len());
-        }
-        assert!(taken.iter().all(|&given| is_intact(&pool, given)));
-        taken.iter().for_each(|&(cell, _)| pool.release(cell));
-        assert!(pool.used == 0 && pool.allocated() <= IDLE_MAX * PAGE + LIST_KEPT * size_of::<Page>());
-    }
-
-    #[test]
-    fn a_lock_that_comes_and_goes_takes_no_new_page() {
-        let mut pool = Pool::new();
-        let (first, _) = take(&mut pool, 80);
-        pool.release(first);
-        let bytes = pool.allocated();
-        for _ in 0..1_000 {
-            assert_eq!(take(&mut pool, 80).0, first);
-            pool.release(first);
-        }
-        assert_eq!(pool.allocated(), bytes);
-    }
-
-    #[test]
-    fn a_new_generation_shares_no_page_with_an_earlier_one_and_uses_its_empty_pages_again() {
-        let mut pool = Pool::new();
-        let earlier: Vec<u32> = (0..250).map(|_| take(&mut pool, 80).0).collect();
-        assert_eq!(pool.begin_generation(), 1);
-        pool.release(earlier[0]);
-        let later: Vec<u32> = (0..250).map(|_| take(&mut pool, 80).0).collect();
-        assert!(earlier[1..].iter().all(|&cell| pool.generation_of(cell) == 0));
-        assert!(later.iter().all(|&cell| pool.generation_of(cell) == 1));
-        let bytes = pool.allocated();
-        earlier[1..].iter().for_each(|&cell| pool.release(cell));
-        (0..200).for_each(|_| _ = take(&mut pool, 80));
-        assert_eq!(pool.allocated(), bytes);
-    }
-
-    #[test]
-    fn memory_follows_what_is_in_use() {
-        let mut pool = Pool::new();
-        let cells: Vec<u32> = (0..100_000).map(|_| take(&mut pool, 87).0).collect();
-        assert!(pool.allocated() < 100_000 * 90);
-        cells[50_000..].iter().for_each(|&cell| pool.release(cell));
-        assert!(pool.allocated() < 50_000 * 91);
-        cells[..50_000].iter().for_each(|&cell| pool.release(cell));
-        assert_eq!(pool.allocated(), 0);
-    }
-
-    #[test]
-    fn what_is_too_large_to_share_a_page_has_one_of_its_size() {
-        let mut pool = Pool::new();
-        let lists = pool.allocated();
-        let (cell, _) = take(&mut pool, SHARED_MAX + 1);
-        assert!(pool.bytes == Pool::rounded(SHARED_MAX + 1) && pool.allocated() > lists);
-        pool.release(cell);
-        assert_eq!(pool.bytes, 0);
-    }
-
-    #[test]
-    fn a_visit_in_steps_sees_every_place_once() {
-        let mut pool = Pool::new();
-        let mut expected: Vec<_> =
-            (0..5_000).map(|i| take(&mut pool, if i % 7 == 0 { 3_000 } else { 40 + i % 64 }).0).collect();
-        let (mut seen, mut from) = (Vec::new(), Some(0));
-        while let Some(position) = from {
-            from = pool.visit(position, 700, |at| seen.push(at));
-        }
-        let mut expected: Vec<_> = expected.drain(..).map(|cell| pool.at(cell)).collect();
-        expected.sort_unstable();
-        seen.sort_unstable();
-        assert_eq!(seen, expected);
-    }
-}
+mod tests;

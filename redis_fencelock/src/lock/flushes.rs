@@ -1,0 +1,49 @@
+//! Which stored values were flushed: by the generation in which each came, and without touching one.
+
+/// How many values each database has here. A flush touches none of them: it begins a generation, and values of earlier ones
+/// no longer count and are dropped in slices.
+#[derive(Default)]
+pub(crate) struct Flushes {
+    pub databases: Vec<Database>,
+    pub live: usize,
+    pub flushed: usize,
+    /// Values were flushed while others were loaded beside them.
+    pub is_flushed_aside: bool,
+    /// The first generation whose values were not all freed with the keyspace.
+    pub freed_before: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Database {
+    pub live: usize,
+    /// The first generation that was not flushed.
+    pub since: u32,
+}
+
+impl Flushes {
+    fn database(&mut self, known_as: u32) -> &mut Database {
+        let at = known_as as usize;
+        if at >= self.databases.len() {
+            self.databases.resize(at + 1, Database::default());
+        }
+        &mut self.databases[at]
+    }
+
+    pub fn is_flushed(&self, known_as: u32, generation: u32) -> bool {
+        self.databases.get(known_as as usize).is_some_and(|database| generation < database.since)
+    }
+
+    pub fn enter(&mut self, known_as: u32) {
+        self.database(known_as).live += 1;
+        self.live += 1;
+    }
+
+    pub fn leave(&mut self, known_as: u32, generation: u32) {
+        if self.is_flushed(known_as, generation) {
+            self.flushed -= 1;
+        } else {
+            self.database(known_as).live -= 1;
+            self.live -= 1;
+        }
+    }
+}
