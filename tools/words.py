@@ -32,7 +32,7 @@ WORDS = [
 PATTERNS = [(re.compile(rf"\b(?:{pattern})", re.IGNORECASE), instead) for pattern, instead in WORDS]
 # What is read, by folder or file. Not the tables of tools/bench, whose rows are named in stored results.
 ROOMS = """
-    *.md docs fence packaging pg_fence/README.md redis_fencelock/README.md sql
+    *.md docs fence packaging pg_fence/README.md redis_fencelock sql
     tests
     tools/*.py tools/*/*.py tools/*/README.md tools/fuzz/cargo/src
 """.split()

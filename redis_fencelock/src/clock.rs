@@ -61,9 +61,9 @@ impl Clock {
     }
 }
 
-/// The clock of leases: microseconds on the monotonic clock, counted from the wall time at which the module was loaded, so
-/// that a moment before the start of the process has a number too. On a primary it never steps. A replica moves its own
-/// when it knows better how late its primary's stream is.
+/// The clock of leases: microseconds on the monotonic clock, counted from the wall time at which the module was loaded,
+/// so that a moment before the start of the process has a number too. On a primary it never steps. A replica moves its
+/// own when it knows better how late its primary's stream is.
 pub(crate) fn steady_us() -> u64 {
     CLOCK.offset_us.get().wrapping_add(clock_us(CLOCK.steady_clock))
 }
@@ -73,8 +73,8 @@ pub(crate) fn origin_us() -> u64 {
     CLOCK.origin_us
 }
 
-/// The clock of leases as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead. After the
-/// machine has slept it is behind by that time until the next run of the server's cron.
+/// The clock of leases as it was at the last tick of the kernel, usually some milliseconds ago: cheap, and never ahead.
+/// After the machine has slept it is behind by that time until the next run of the server's cron.
 pub(crate) fn coarse_us() -> u64 {
     CLOCK.offset_us.get().wrapping_add(clock_us(CLOCK.coarse_clock) + CLOCK.slept_us.get())
 }
@@ -90,8 +90,8 @@ pub(crate) fn exact_clocks() -> Clocks {
     Clocks { steady_us: steady_us(), wall_us: clock_us(CLOCK_REALTIME) }
 }
 
-/// Called by the server's cron: follows a step of the wall clock, and a sleep of the machine. Without them all clocks run
-/// at the same rate.
+/// Called by the server's cron: follows a step of the wall clock, and a sleep of the machine. Without them all clocks
+/// run at the same rate.
 pub(crate) fn follow_system() {
     CLOCK.slept_us.set(slept_us(CLOCK.steady_clock));
     let before_us = steady_us();
@@ -120,12 +120,12 @@ pub(crate) fn readings() -> (Reading, Option<Reading>) {
     (Reading { incarnation: CLOCK.incarnation.get(), steady_us: now_us }, before)
 }
 
-/// Whether the replicas are still to be sent whose clock it is now.
+/// Whether replicas do not know yet whose clock it is now.
 pub(crate) fn is_new() -> bool {
     CLOCK.is_new.get()
 }
 
-/// Notes that they were.
+/// Notes that they know.
 pub(crate) fn set_known() {
     CLOCK.is_new.set(false);
 }
@@ -148,8 +148,8 @@ pub(crate) fn stamp(clocks: Clocks, is_primary: bool) -> Stamp {
     followed.map_or(issuer, |issued| Stamp { issued, ..issuer })
 }
 
-/// The lease of a record on this clock. An end that its issuer has seen has come, however late the stream is taken to be:
-/// nothing more is propagated to correct a reader.
+/// The lease of a record on this clock. An end that its issuer has seen has come, however late the stream is taken to
+/// be: nothing more is propagated to correct a reader.
 pub(crate) fn lease_of(record: &Record, route: Route, is_primary: bool) -> Lease {
     let lease = lease_by_issuer(record, route, is_primary);
     if route == Route::Stream && record.has_ended() { lease.ended_by(steady_us()) } else { lease }

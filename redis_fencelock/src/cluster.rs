@@ -16,8 +16,8 @@ use crate::{clock, server};
 /// What was refused lately.
 static REFUSALS: MainThread<LazyCell<RefCell<Refusals>>> = MainThread::new(LazyCell::new(RefCell::default));
 
-/// Does nothing, as a write: so it is refused where a write of a client would be, and for no other reason. It has not the
-/// flag `internal`: servers refuse such commands in a call of a module. A client that sends it does no harm.
+/// A write that does nothing, so the server refuses it where it would refuse a write of a client. It lacks the flag
+/// `internal`, because servers refuse such commands in a call of a module. A client that sends it does no harm.
 pub(crate) const PROBE: &CStr = c"FENCELOCK._PROBE";
 
 command_callback!(
@@ -36,7 +36,7 @@ pub(crate) fn served(ctx: Ctx, name: Str) -> Served {
     served
 }
 
-/// Whether another server serves the key now. Takes note of nothing: the slot may be on its way here.
+/// Whether another server serves the key now. The answer is not kept, because the slot may be on its way here.
 pub(crate) fn is_elsewhere(ctx: Ctx, name: Str) -> bool {
     ask(ctx, name) == Served::Elsewhere
 }

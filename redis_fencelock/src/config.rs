@@ -198,7 +198,7 @@ pub(crate) fn warn_if_due(ctx: Ctx) {
     let before = CONFIG.warned.replace(Warned { evicts, loses_fence });
     if evicts && !before.evicts {
         warn(&format!(
-            "maxmemory-policy {policy} can evict live leases: a second holder is let in early. Fenced resources stay safe"
+            "maxmemory-policy {policy} can evict live leases: a second holder is granted early. Fenced resources stay safe"
         ));
     }
     if loses_fence && !before.loses_fence {

@@ -24,14 +24,22 @@ const NAME_MAX: usize = 1_024;
 /// Cells that a name may take: enough that two busy names rarely meet.
 const WAYS: usize = 4;
 
+/// How a counter or a gauge is called.
+pub(crate) struct Counter {
+    pub in_stats: &'static str,
+    pub in_info: &'static std::ffi::CStr,
+    /// Each name has one of its own.
+    pub by_name: bool,
+}
+
 macro_rules! counts {
     ($($(#[$meta:meta])* $name:ident => $text:literal, $field:literal, $by_name:expr;)*) => {
         /// What is counted.
         #[derive(Clone, Copy)]
         pub(crate) enum Count { $($(#[$meta])* $name),* }
 
-        /// The counters in the order of `Count`: the name in STATS, the name in INFO, whether each name has one.
-        pub(crate) const COUNTS: &[(&str, &std::ffi::CStr, bool)] = &[$(($text, $field, $by_name)),*];
+        /// The counters in the order of `Count`.
+        pub(crate) const COUNTS: &[Counter] = &[$(Counter { in_stats: $text, in_info: $field, by_name: $by_name }),*];
     };
 }
 
@@ -86,7 +94,7 @@ const COUNT: usize = COUNTS.len();
 const POSITION_OF: [Option<usize>; COUNT] = {
     let (mut places, mut at, mut used) = ([None; COUNT], 0, 0);
     while at < COUNT {
-        if COUNTS[at].2 {
+        if COUNTS[at].by_name {
             places[at] = Some(used);
             used += 1;
         }
@@ -115,7 +123,7 @@ pub(crate) const NAME_FIELDS: [&str; PER_NAME + BESIDE.len()] = {
     let (mut fields, mut at) = ([""; PER_NAME + BESIDE.len()], 0);
     while at < COUNT {
         if let Some(place) = POSITION_OF[at] {
-            fields[place] = COUNTS[at].0;
+            fields[place] = COUNTS[at].in_stats;
         }
         at += 1;
     }
@@ -174,7 +182,7 @@ pub(crate) fn of_name(lock: LockName) -> Option<NameStats> {
     STATS.of_name(lock)
 }
 
-/// The names with the largest values of a field, the largest first; none whose value is 0. `waiting` tells how many wait
+/// The names with the largest values of a field, the largest first; none whose value is 0. `waiting` counts who waits
 /// for a lock now.
 pub(crate) fn top(most: usize, field: usize, waiting: impl Fn(LockName) -> usize) -> Vec<NameStats> {
     STATS.top(most, field, waiting)
@@ -191,7 +199,7 @@ pub(crate) fn set_names(names: u64) {
 }
 
 struct Stats {
-    /// Holds that expired, to tell a late holder from a caller that never held the lock.
+    /// Holds that expired, to know a late holder from a caller that never held the lock.
     lost: RefCell<LostHolds>,
     counts: [Cell<u64>; COUNT],
     names: RefCell<Names>,
@@ -269,7 +277,8 @@ impl Stats {
             counted if counted < PER_NAME => stats.counts[counted],
             beside => stats.fields(0)[beside],
         };
-        // The least of the chosen is at the top of the heap. Names are read of the chosen alone: a table may have a million.
+        // The least of the chosen is at the top of the heap. Names are read of the chosen alone: a table may have a
+        // million.
         let mut chosen = BinaryHeap::with_capacity(most + 1);
         for (at, stats) in names.cells.iter().enumerate() {
             let Some(value) = stats.as_ref().map(value).filter(|&value| value > 0) else { continue };

@@ -173,9 +173,11 @@ callback! {
     /// Called right after an eviction. The key held a lock if one has just left that key.
     fn on_evicted(ctx: Ctx, _kind: c_int, _event: *const c_char, key: Str) -> c_int, else 0;
     {
-        if index().borrow_mut().was_last_unlinked(LockName { db: ctx.selected_db(), name: key.bytes() }) {
+        let mut index = index().borrow_mut();
+        if index.was_last_unlinked(LockName { db: ctx.selected_db(), name: key.bytes() }) {
             counters::count(Count::Evicted);
         }
+        index.forget_last_unlinked();
         0
     }
 }

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     unsafe { ffi::on_load(ctx, argv, argc, (c"fencelock", MODULE_VERSION), load) }
 }
 
-/// Registers everything. What may fail comes before what the server does not take back when a load fails: the events.
+/// Registers everything. The events come last, because the server keeps them when a load fails.
 fn load(ctx: Ctx, arguments: &[Str]) -> Result<(), String> {
     server::begin(ctx.flags());
     config::set_defaults();
@@ -134,20 +134,23 @@ fn check(ok: bool, what: &str) -> Result<(), String> {
 
 fn create_commands(ctx: Ctx) -> Result<(), String> {
     describe::add_category(ctx, CATEGORY);
-    for &((name, function, flags, key), ref docs) in COMMANDS {
-        let created = ctx.create_command(name, function, flags, key) && describe::describe(ctx, name, CATEGORY, docs);
+    for &(command, ref docs) in COMMANDS {
+        let created = create(ctx, command) && describe::describe(ctx, command.0, CATEGORY, docs);
         check(created, "the server refuses a command")?;
     }
     #[cfg(feature = "drill")]
-    check(ctx.create_command(DRILL.0, DRILL.1, DRILL.2, DRILL.3), "the server refuses a command")?;
+    check(create(ctx, DRILL), "the server refuses a command")?;
     for &(name, function, flags, key) in INTERNAL_COMMANDS {
         let with = |more: &str| CString::new([flags.to_bytes(), more.as_bytes()].concat()).unwrap_or_default();
         let create = |more| ctx.create_command(name, function, &with(more), key);
         // Servers before Redis 8 do not know internal commands.
         check(create(" internal") || create(" admin"), "the server refuses an internal command")?;
     }
-    let (name, function, flags, key) = PROBE;
-    check(ctx.create_command(name, function, flags, key), "the server refuses an internal command")
+    check(create(ctx, PROBE), "the server refuses an internal command")
+}
+
+fn create(ctx: Ctx, (name, function, flags, key): Command) -> bool {
+    ctx.create_command(name, function, flags, key)
 }
 
 #[cfg(test)]

@@ -116,8 +116,9 @@ pub(crate) fn resume() {
     REPLICATION.has_recipients.set(true);
 }
 
-/// Called by the server's cron: propagating costs as much as a whole command of the server's own, so nothing is propagated
-/// while there is no replica, no backlog for one that may come back, and no AOF. A cluster also propagates to move slots.
+/// Called by the server's cron: propagating costs as much as a whole command of the server's own, so nothing is
+/// propagated while there is no replica, no backlog for one that may come back, and no AOF. A cluster also propagates
+/// to move slots.
 pub(crate) fn check_recipients() {
     let now_us = clock::steady_us();
     if !REPLICATION.has_recipients.get() || server::in_cluster() || now_us < REPLICATION.recipients_due_us.get() {

@@ -91,7 +91,7 @@ pub(crate) fn observe(last: u64) {
     change_issuer(|issuer| issuer.observe(last));
 }
 
-/// Takes note of the fence of a stored lock; false when no server can have let it in.
+/// Takes note of the fence of a stored lock; false when no server can have accepted it.
 pub(crate) fn observe_stored(fence: Fence) -> bool {
     fence.get() <= last_fence() || {
         let wall_us = now(clock::clocks()).wall_us;
@@ -99,8 +99,8 @@ pub(crate) fn observe_stored(fence: Fence) -> bool {
     }
 }
 
-/// After a load and a promotion: grants may have been lost that this server does not know of. The clock has passed them;
-/// a count has not.
+/// After a load and a promotion: grants may have been lost that this server does not know of. The clock has passed
+/// them; a count has not.
 pub(crate) fn skip_lost_fences() {
     if !config::fence_clock() && is_primary() {
         change_issuer(Issuer::skip);

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int};
 
 use crate::commands::argv::{ANY, Argv, command};
 use crate::commands::reply::{CommandResult, Reply};
-use crate::counters::{self, COUNTS, HOW_BUSY, NAME_FIELDS};
+use crate::counters::{self, COUNTS, Counter, HOW_BUSY, NAME_FIELDS};
 use crate::ffi::{Ctx, InfoSection, callback};
 use crate::lock::index::index;
 use crate::queue::waiters;
@@ -24,12 +24,12 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version has no NUL inside"),
 };
 
-/// Gauges beside the counters: the name in STATS, the name in INFO.
-const GAUGES: [(&str, &CStr); 4] = [
-    ("live-leases", c"live_leases"),
-    ("waiters", c"waiters"),
-    ("last-fence", c"last_fence"),
-    ("index-bytes", c"index_bytes"),
+/// Gauges beside the counters, in the order of `gauges`.
+const GAUGES: [Counter; 4] = [
+    Counter { in_stats: "live-leases", in_info: c"live_leases", by_name: false },
+    Counter { in_stats: "waiters", in_info: c"waiters", by_name: false },
+    Counter { in_stats: "last-fence", in_info: c"last_fence", by_name: false },
+    Counter { in_stats: "index-bytes", in_info: c"index_bytes", by_name: false },
 ];
 
 fn gauges() -> [u64; 4] {
@@ -37,12 +37,16 @@ fn gauges() -> [u64; 4] {
     [index.len() as u64, waiters::len() as u64, server::last_fence(), index.allocated() as u64]
 }
 
+/// Every counter and every gauge with its value.
+fn values() -> impl Iterator<Item = (&'static Counter, u64)> {
+    let counted = COUNTS.iter().enumerate().map(|(at, counter)| (counter, counters::get(at)));
+    counted.chain(GAUGES.iter().zip(gauges()))
+}
+
 /// `FENCELOCK.STATS [key]`
 fn stats(ctx: Ctx, argv: &Argv) -> CommandResult {
     if argv.from(1).is_empty() {
-        let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.0, counters::get(at)));
-        let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.0, value));
-        return Ok(Reply::Numbers(counted.chain(gauged).collect()));
+        return Ok(Reply::Numbers(values().map(|(counter, value)| (counter.in_stats, value)).collect()));
     }
     let lock = LockName { db: ctx.selected_db(), name: argv.at(1) };
     let Some(stats) = counters::of_name(lock) else { return Ok(Reply::Null) };
@@ -101,8 +105,6 @@ callback! {
         }
         section.begin();
         section.add_text(c"version", VERSION);
-        let counted = COUNTS.iter().enumerate().map(|(at, count)| (count.1, counters::get(at)));
-        let gauged = GAUGES.iter().zip(gauges()).map(|(gauge, value)| (gauge.1, value));
-        counted.chain(gauged).for_each(|(name, value)| section.add_number(name, value));
+        values().for_each(|(counter, value)| section.add_number(counter.in_info, value));
     }
 }

@@ -41,8 +41,8 @@ fn end(ctx: Ctx, argv: &Argv) -> CommandResult {
     Ok(Reply::Ok)
 }
 
-/// `FENCELOCK._CLOCK incarnation microseconds [incarnation microseconds]`: what the primary reads on its clock of leases,
-/// and what the clock reads of the primary that it followed. It is not in files: those are read later.
+/// `FENCELOCK._CLOCK incarnation microseconds [incarnation microseconds]`: what the primary reads on its clock of
+/// leases, and what the clock reads of the primary that it followed. It is not in files: those are read later.
 fn follow_clock(ctx: Ctx, argv: &Argv) -> CommandResult {
     let route = route(ctx)?;
     let own = argv.first::<2>().and_then(reading);

@@ -54,8 +54,8 @@ fn acquire(ctx: Ctx, argv: &Argv) -> CommandResult {
     }
 }
 
-/// The coarse clock only lags, so it may refuse but never grant. It lags by far less than this margin, so such a refusal
-/// agrees with the exact clock.
+/// The coarse clock only lags, so it may refuse but never grant. It lags by far less than this margin, so such a
+/// refusal agrees with the exact clock.
 const COARSE_MARGIN_US: u64 = 1_000_000;
 
 /// The time of an acquisition, by the cheapest clock that can decide it.

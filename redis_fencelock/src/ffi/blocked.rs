@@ -10,7 +10,7 @@ use crate::ffi::guard::{FromServer, api};
 /// A blocked client, to be unblocked once.
 pub(crate) struct Blocked(*mut raw::RedisModuleBlockedClient);
 
-/// What a blocked client is known by until it is freed.
+/// Identifies a blocked client until it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct BlockedId(usize);
 
@@ -38,8 +38,8 @@ pub(crate) struct BlockedProcs {
 }
 
 impl Ctx<'_> {
-    /// Blocks the client of the running command, without a time limit; `None`, with nothing done, when the server does not
-    /// allow that.
+    /// Blocks the client of the running command, without a time limit; `None`, with nothing done, when the server does
+    /// not allow that.
     pub(crate) fn block(self, procs: &BlockedProcs) -> Option<Blocked> {
         // SAFETY: the context is that of a command; the callbacks are functions of this module, which stays loaded.
         unsafe {
@@ -67,7 +67,8 @@ impl Blocked {
 
     /// Has the server write the reply. `free` gets the number.
     pub(crate) fn unblock(self) {
-        // SAFETY: the handle is of a client that was blocked and not unblocked yet. The data is a number, not a pointer.
+        // SAFETY: the handle is of a client that was blocked and not unblocked yet. The data is a number, not a
+        // pointer.
         unsafe { api!(RedisModule_UnblockClient)(self.0, self.0.cast()) };
     }
 }

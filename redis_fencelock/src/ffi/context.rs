@@ -106,8 +106,8 @@ impl Ctx<'_> {
         unsafe { api!(RedisModule_DeauthenticateAndCloseClient)(self.0, client) };
     }
 
-    /// Publishes a keyspace event of the module's class, if the server is to publish any: an event that nobody gets costs
-    /// as much as a reading of the clock.
+    /// Publishes a keyspace event of the module's class, if the server is to publish any: an event that nobody gets
+    /// costs as much as a reading of the clock.
     pub(crate) fn notify(self, event: &CStr, name: Str) {
         const CLASS: c_int = raw::REDISMODULE_NOTIFY_MODULE as c_int;
         // SAFETY: the event ends in NUL; context and name are alive.
@@ -125,18 +125,18 @@ impl Ctx<'_> {
         unsafe { api!(RedisModule_NotifyKeyspaceEvent)(self.0, CLASS, c"hset".as_ptr(), name.0) };
     }
 
-    /// Tells clients that watch the key.
+    /// Signals clients that watch the key.
     pub(crate) fn signal_modified(self, name: Str) {
         // SAFETY: context and name are alive.
         unsafe { api!(RedisModule_SignalModifiedKey)(self.0, name.0) };
     }
 
-    /// Calls a command with one argument, and takes no note of the reply.
+    /// Calls a command with one argument, and drops the reply.
     pub(crate) fn call(self, command: &CStr, argument: Str) -> Called {
         // SAFETY: the format asks for one string, which follows.
         let reply =
             CallReply::of(unsafe { api!(RedisModule_Call)(self.0, command.as_ptr(), c"s".as_ptr(), argument.0) });
-        // What the system says last is what the call has said: nothing else was called since.
+        // The server sets `errno`, and nothing else was called since.
         match reply {
             Some(_) => Called::Done,
             None if std::io::Error::last_os_error().raw_os_error() == Some(NOT_PERMITTED) => Called::NotPermitted,
@@ -154,7 +154,7 @@ impl Ctx<'_> {
         reply.element(1)
     }
 
-    /// Calls `callback` with `data` on the event loop after `after_ms`.
+    /// Calls `callback` on the event loop after `after_ms`.
     pub(crate) fn create_timer(self, after_ms: u64, callback: TimerProc) -> raw::RedisModuleTimerID {
         // SAFETY: the callback is a function of this module, which cannot be unloaded.
         unsafe { api!(RedisModule_CreateTimer)(self.0, after_ms as i64, Some(callback), ptr::null_mut()) }

@@ -11,8 +11,8 @@ use redis_module::raw;
 #[cfg(feature = "drill")]
 use crate::ffi::drill;
 
-/// A function of the module API, or a panic that names the one that the server lacks. For use in an unsafe block: reading
-/// the pointer is sound, because the server fills it while the module loads and never changes it.
+/// A function of the module API, or a panic that names the one that the server lacks. For use in an unsafe block:
+/// reading the pointer is sound, because the server fills it while the module loads and never changes it.
 macro_rules! api {
     ($name:ident) => {
         match ::redis_module::raw::$name {

@@ -8,7 +8,7 @@ use redis_module::raw;
 use crate::ffi::context::Ctx;
 use crate::ffi::guard::{FromServer, api};
 
-/// Whether the server is Valkey: it still says `redis_version` for clients of Redis, and its own version beside it.
+/// Whether the server is Valkey. It reports `redis_version` for clients of Redis, and its own version beside it.
 pub(crate) fn is_valkey() -> bool {
     ServerInfo::of(c"server").has(c"valkey_version")
 }

@@ -75,8 +75,8 @@ impl Key {
     pub(crate) fn reply_fields(&self, ctx: Ctx) -> c_int {
         let mut fields = Fields { ctx, count: 0 };
         let data: *mut Fields = &mut fields;
-        // SAFETY: key and context are alive; the cursor is freed once; the callback gets `data` during the calls alone. The
-        // length of the map that is begun is set at the end.
+        // SAFETY: key and context are alive; the cursor is freed once; the callback gets `data` during the calls alone.
+        // The length of the map that is begun is set at the end.
         unsafe {
             api!(RedisModule_ReplyWithMap)(ctx.0, raw::REDISMODULE_POSTPONED_LEN as c_long);
             let cursor = api!(RedisModule_ScanCursorCreate)();

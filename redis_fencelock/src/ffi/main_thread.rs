@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) struct MainThread<T>(T);
 
 // SAFETY: the server calls commands, events, timers, loading and saving on its main thread, one at a time; a child that
-// saves is a process of its own. The one callback that runs beside them, the type's `free`, asks `is_main_thread` first.
+// saves is a process of its own. The one callback that runs beside them, the type's `free`, asks `is_main_thread`
+// first.
 unsafe impl<T> Sync for MainThread<T> {}
 
 impl<T> MainThread<T> {

@@ -1,8 +1,8 @@
 //! The edge to the server: its calls behind small types, and the guard that turns a panic into an answer.
 //!
-//! It knows nothing of locks, and has no rule and no state of its own. Functions newer than Redis 7.0 are looked up, never
-//! assumed.
-//! Invariant: what is safe to call here cannot break the server, whatever it is called with.
+//! It knows nothing of locks. Its only state is which thread is the main one, and the context for timers. Functions
+//! newer than Redis 7.0 are looked up, never assumed. Invariant: what is safe to call here cannot break the server,
+//! whatever it is called with.
 
 mod blocked;
 pub(crate) mod context;

@@ -37,8 +37,8 @@ unsafe extern "C" {
     safe fn _exit(status: c_int) -> !;
 }
 
-/// A clock of the system in microseconds; 0 before its epoch, and where there is no such clock. `std::time` takes twice the
-/// time.
+/// A clock of the system in microseconds; 0 before its epoch, and where there is no such clock. `std::time` takes twice
+/// the time.
 #[inline(always)]
 pub(crate) fn clock_us(clock: c_int) -> u64 {
     let mut time = Timespec { seconds: 0, nanos: 0 };

@@ -1,6 +1,6 @@
 //! Locks that arrive as records: from the primary, from a file, or from a dump that somebody restores.
 //!
-//! Not the stream's commands and not the type's callbacks: they call this one way in.
+//! The commands of the stream and the callbacks of the type call this one way in.
 //! Invariant: no dump brings the last issued fence far ahead of the clock.
 
 use std::cell::RefCell;
@@ -36,8 +36,8 @@ pub(crate) struct Restored {
     pub name: Box<[u8]>,
 }
 
-/// Notes where what is loaded from now on comes from: a snapshot from the primary was made just now, whatever the two wall
-/// clocks say; a file may be old.
+/// Notes where what is loaded from now on comes from: a snapshot from the primary was made just now, whatever the two
+/// wall clocks say; a file may be old.
 pub(crate) fn set_from_primary(from_primary: bool) {
     ARRIVALS.from_primary.set(from_primary);
 }
@@ -50,18 +50,18 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
         return Ok(apply(&record, route, lock));
     }
     if !server::is_primary() {
-        // Whoever comes from the link was judged by its primary, whose own record follows. Anybody else is a client of a
-        // replica that lets clients write, and must not raise the fences of a primary to be.
+        // Whoever comes from the link was judged by its primary, whose own record follows. Anybody else is a client of
+        // a replica that lets clients write, and must not raise the fences of a primary to be.
         return Ok(store(&record, Route::Travel, lock));
     }
     let fence = record.fence();
-    // A server that counts without the clock must not be lifted to its height by one dump.
+    // One dump must not raise a server that counts without the clock to the height of the clock.
     let wall_us = server::now(clock::clocks()).wall_us;
     let is_near = server::accepts(fence, Brought::ByRestore, wall_us);
     if !is_near && !is_imported(lock) {
         return Err(format!("fence {fence} is more than {} ahead of the clock", Brought::ByRestore.ahead_in_words()));
     }
-    // A slot leaves no lock behind. One whose fence is too far ahead stays shut and raises nothing.
+    // A slot leaves no lock behind. One whose fence is too far ahead stays locked out and raises nothing.
     if is_near || server::accepts(fence, Brought::ByMove, wall_us) {
         server::observe(fence.get());
     }
@@ -70,8 +70,8 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
     Ok(store(&record, Route::Travel, lock))
 }
 
-/// Whether the slot of a key that is restored is served elsewhere: so it comes from the server that serves it, or from a
-/// client that says ASKING as that one does.
+/// Whether the slot of a key that is restored is served elsewhere: so it comes from the server that serves it, or from
+/// a client that says ASKING as that one does.
 fn is_imported(lock: LockName) -> bool {
     let ctx = Ctx::detached();
     server::in_cluster() && ctx.select_db(lock.db) && cluster::is_elsewhere(ctx, OwnedStr::new(lock.name).as_str())
@@ -100,8 +100,8 @@ pub(crate) fn add(hold: &Hold, lock: LockName) -> Value {
     value
 }
 
-/// The next restored lock whose own record is to be propagated: what was restored was written elsewhere, by another wall
-/// clock, and replicas and files get no other.
+/// The next restored lock whose own record is to be propagated: what was restored was written elsewhere, by another
+/// wall clock, and replicas and files get no other.
 pub(crate) fn pop_restored() -> Option<Restored> {
     ARRIVALS.restored.borrow_mut().pop_front()
 }

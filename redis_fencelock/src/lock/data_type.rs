@@ -70,7 +70,8 @@ callback! {
     { io.emit_blob(APPLY, key, encoded(&value, &mut [0; ENCODED_MAX])) }
 }
 
-/// Ends a child that saves, so that the server keeps the file that it has. In the server itself a save cannot be failed.
+/// Ends a child that saves, so that the server keeps the file that it has. In the server itself a save cannot be
+/// failed.
 fn fail_the_save() {
     if Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_IS_CHILD != 0 {
         system::exit(1);
@@ -120,11 +121,11 @@ callback! {
 }
 
 callback! {
-    /// A value left its key: deleted, overwritten, evicted, renamed or moved. Which of them shows a moment later.
+    /// A value leaves its key: deleted, overwritten, evicted, renamed or moved. Which of them, shows a moment later.
     fn unlinked(key: KeyOrigin, value: Viewed) -> (), else ();
     {
         let value = value.0;
-        // A lock that was released in good order, as most are: its name is not worth two calls into the server.
+        // Most locks were released: the index has dropped them, and their name would cost two calls into the server.
         if !value.is_in_wheel() && waiters::is_empty() {
             return;
         }
@@ -134,7 +135,7 @@ callback! {
     }
 }
 
-/// Takes note of a value that leaves its key. Nothing may be written now, so it is checked in a moment.
+/// Notes a value that is leaving its key. Nothing may be written now, so the timer checks it.
 fn note_unlinked(value: Value, lock: LockName) {
     if value.is_in_wheel() {
         index::suspect(value, lock);
@@ -162,7 +163,7 @@ callback! {
     }
 }
 
-/// The last issued fence, and the fields of which there are none yet.
+/// Saves the last issued fence, and an empty list of further fields.
 fn save_last_fence(io: Io) {
     io.save_number(server::last_fence());
     io.save_bytes(&[]);

@@ -1,7 +1,7 @@
 //! Which stored values were flushed: by the generation in which each came, and without touching one.
 
-/// How many values each database has here. A flush touches none of them: it begins a generation, and values of earlier ones
-/// no longer count and are dropped in slices.
+/// How many values each database has here. A flush touches none of them: it begins a generation, and values of earlier
+/// ones no longer count and are dropped in slices.
 #[derive(Default)]
 pub(crate) struct Flushes {
     pub databases: Vec<Database>,

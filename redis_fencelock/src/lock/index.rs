@@ -1,7 +1,7 @@
 //! The stored locks and their deadlines: which lease ends next, and where its key is.
 //!
-//! Not a timer, which is `timer::expiry`. Keys change unseen by the module, so an entry is a hint that is checked before use.
-//! Invariant: every value in the wheel carries the mark of the index.
+//! Not a timer, which is `timer::expiry`. Keys change unseen by the module, so an entry is a hint that is checked
+//! before use. Invariant: every value in the wheel carries the mark of the index.
 
 use std::cell::{LazyCell, RefCell};
 
@@ -41,7 +41,8 @@ pub(crate) fn free(value: Value) {
         return;
     }
     let Ok(mut index) = INDEX.try_borrow_mut() else { return value.leave_keyspace_unseen() };
-    // Some commands, such as RESTORE, replace a value without unlinking it first. What was flushed is dropped in slices.
+    // Some commands, such as RESTORE, replace a value without unlinking it first. What was flushed is dropped in
+    // slices.
     if value.is_in_wheel_only() && !index.is_flushed(value) {
         index.remove(value);
     }
@@ -167,7 +168,8 @@ impl Index {
 
     /// Links a value of the index into the wheel, due at `at_us` (never before its own deadline).
     pub fn insert_at(&mut self, at_us: u64, value: Value) {
-        // A value without a cell is left out: the lease ends in time all the same, and the key goes with the next access.
+        // A value without a cell is left out: the lease ends in time all the same, and the key goes with the next
+        // access.
         if let Some(cell) = value.cell() {
             debug_assert!(value.is_in_index());
             self.slots.link(&mut self.pool, cell, at_us);
@@ -245,12 +247,12 @@ impl Index {
         Some(Value::in_cell(&self.pool, cell))
     }
 
-    /// Whether this lock has just left its key: asked once.
-    pub fn was_last_unlinked(&mut self, lock: LockName) -> bool {
-        self.last_unlinked.take().is_some_and(|(db, name)| db == lock.db && *name == *lock.name)
+    /// Whether this lock has just left its key.
+    pub fn was_last_unlinked(&self, lock: LockName) -> bool {
+        self.last_unlinked.as_ref().is_some_and(|(db, name)| *db == lock.db && **name == *lock.name)
     }
 
-    /// The call in which it left is over.
+    /// That lock was found to be evicted, or the call in which it left is over.
     pub fn forget_last_unlinked(&mut self) {
         self.last_unlinked = None;
     }

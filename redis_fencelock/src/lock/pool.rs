@@ -1,10 +1,10 @@
 //! Memory for stored locks: cells of equal size side by side in pages, each found by a number of 32 bits.
 //!
-//! It saves 18 bytes a lock, by which a lock takes less than the two keys that it replaces. With 100,000 locks and owners
-//! of 36 bytes a lock takes 151 bytes on Valkey 9.1, 168 if each is allocated alone, and the two keys take 153; on
-//! Redis 8.6 it is 153, 171 and 175. (The server's allocator rounds such sizes up by a tenth, and the numbers need a list
-//! of pointers.) It also lets a flush touch no lock: all cells of a page are of one generation.
-//! Invariant: a cell belongs to one value at a time and does not move; an empty page goes back to the server.
+//! It saves 18 bytes a lock, by which a lock takes less than the two keys that it replaces. With 100,000 locks and
+//! owners of 36 bytes a lock takes 151 bytes on Valkey 9.1, 168 if each is allocated alone, and the two keys take 153;
+//! on Redis 8.6 it is 153, 171 and 175. (The server's allocator rounds such sizes up by a tenth, and the numbers need a
+//! list of pointers.) It also lets a flush touch no lock: all cells of a page are of one generation. Invariant: a cell
+//! belongs to one value at a time and does not move; an empty page goes back to the server.
 
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
@@ -31,7 +31,7 @@ const LIST_KEPT: usize = 64;
 const NIL: u32 = u32::MAX;
 const NO_CELL: u16 = u16::MAX;
 
-/// Places in pages. All memory of a cell may be written, but for the free ones.
+/// Cells in pages. A free cell holds the number of the next free one.
 pub(crate) struct Pool {
     pages: Vec<Page>,
     /// The first of the page numbers that are not in use.
@@ -199,8 +199,8 @@ impl Pool {
         }
     }
 
-    /// Calls `f` with at most `most` cells, in use or freed, from the number `from` on. Returns where to go on, or `None` at
-    /// the end.
+    /// Calls `f` with at most `most` cells, in use or freed, from the number `from` on. Returns where to go on, or
+    /// `None` at the end.
     pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(NonNull<u8>)) -> Option<usize> {
         let (mut number, mut cell) = (from >> CELL_BITS, from % CELLS_MAX);
         let mut left = most;

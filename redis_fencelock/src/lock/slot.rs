@@ -1,8 +1,7 @@
 //! One lock in the keyspace: what is stored under a key, and the writes that grant, extend and end it.
 //!
-//! Not the rule: `fence::lock::lease` decides, this carries out. No other file writes a hold: each write goes to the value,
-//! the index, the watchers and the replicas.
-//! Invariant: what is refused writes nothing and signals nothing.
+//! Not the rule: `fence::lock::lease` decides, this carries out. No other file writes a hold: each write goes to the
+//! value, the index, the watchers and the replicas. Invariant: what is refused writes nothing and signals nothing.
 
 use std::ffi::CStr;
 
@@ -85,11 +84,11 @@ pub(crate) fn read(ctx: Ctx, name: Str) -> Result<Option<Value>, WrongType> {
     }
 }
 
-/// Stores what the primary or the append-only file sends, whatever was there.
+/// Stores a hold that the primary or the append-only file sends, over anything that is there.
 ///
-/// The append-only file of a replica gets the replica's own record, by its own wall clock: that is the clock by which it
-/// will be read. Replicas of a replica get the primary's stream as it is. A primary, to which a slot moves, sends its own
-/// record too: its replicas follow its clock, and not that of the other primary.
+/// The append-only file of a replica gets the replica's own record, by its own wall clock: that is the clock by which
+/// it will be read. Replicas of a replica get the primary's stream as it is. A primary, to which a slot moves, sends
+/// its own record too: its replicas follow its clock, and not that of the other primary.
 pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
     let key = ctx.open(name);
     let value = match Value::in_key(&key) {
@@ -110,7 +109,8 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
     }
 }
 
-/// Removes a hold that has ended, as the primary or the append-only file says. A later hold stays, as does another type.
+/// Removes a hold that has ended, as the primary or the append-only file says. A later hold stays, as does another
+/// type.
 pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence) {
     let Ok(mut slot) = Slot::open(ctx, name, Cause::Other) else { return };
     if slot.value.is_some_and(|value| value.fence() == fence) {
@@ -135,7 +135,7 @@ impl<'a> Slot<'a> {
         Slot { ctx, name, lock, key, value, pending: PendingEvents::default(), cause }
     }
 
-    /// The lock that this is.
+    /// The database and the name of the lock.
     pub fn lock(&self) -> LockName<'a> {
         self.lock
     }
@@ -152,14 +152,15 @@ impl<'a> Slot<'a> {
         self.value == Some(value)
     }
 
-    /// Raises the issuer to the stored fence, before that is replaced. False when no server can have accepted the fence.
+    /// Raises the issuer to the stored fence, before that is replaced. False when no server can have accepted the
+    /// fence.
     #[inline(always)]
     pub fn observe_stored(&self) -> bool {
         self.value.is_none_or(|value| server::observe_stored(value.fence()))
     }
 
-    /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`: the one place where a
-    /// primary stores a hold.
+    /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`: the one place
+    /// where a primary stores a hold.
     pub fn grant(&mut self, hold: &Hold, issuer: Issuer, client: u64, clocks: Clocks) -> Result<(), NotPropagated> {
         let ended = self.lease().map(|lease| lease.ending(clocks.steady_us));
         self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;

@@ -1,8 +1,8 @@
 //! The stored lock: lease, owner and name in one cell of the pool, shared by the keyspace and the deadline index.
 //!
-//! It knows no rule of leases. Each user has a mark, and the cell is free once the last mark is cleared. The keyspace may
-//! clear its own on another thread, so the marks are atomic; everything else belongs to the main thread.
-//! Invariant: a user reads the value only while its mark is set.
+//! It knows no rule of leases. Each user has a mark, and the cell is free once the last mark is cleared. The keyspace
+//! may clear its own on another thread, so the marks are atomic; everything else belongs to the main thread. Invariant:
+//! a user reads the value only while its mark is set.
 
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
@@ -156,12 +156,12 @@ impl Value {
         Value(header)
     }
 
-    /// The value in a cell of the pool that was given out. Its marks tell who uses it.
+    /// The value in a cell of the pool that was given out. Its marks say who uses it.
     pub fn in_cell(pool: &Pool, cell: u32) -> Value {
         Value(pool.at(cell).cast())
     }
 
-    /// The value in a cell that a visit of the pool has come to. Its marks tell whether there is one.
+    /// The value in a cell that a visit of the pool has come to. Its marks say whether there is one.
     pub fn visited(start: NonNull<u8>) -> Value {
         Value(start.cast())
     }

@@ -1,9 +1,10 @@
 //! Leases that end with their connection.
 //!
-//! Which they are is in `fence::lock::bonds`, kept in memory only: after a restart the lease survives, the bond does not.
-//! Invariant: such a lease expires as it would by time, so its delay applies.
+//! Which they are is in `fence::lock::bonds`, kept in memory only: after a restart the lease survives, the bond does
+//! not. Invariant: such a lease expires as it would by time, so its delay applies.
 
 use std::cell::Cell;
+use std::ops::ControlFlow::{Break, Continue};
 
 use crate::clock;
 use crate::cluster::{self, NOT_SERVED_RETRY_US};
@@ -44,9 +45,9 @@ pub(crate) fn end_closed(ctx: Ctx) {
     let mut is_down = false;
     alarm::for_a_slice(|budget| {
         if is_down || *budget == 0 {
-            return false;
+            return Break(());
         }
-        let Some((cell, db)) = index().borrow_mut().bonds.next_closed() else { return false };
+        let Some((cell, db)) = index().borrow_mut().bonds.next_closed() else { return Break(()) };
         *budget -= 1;
         match end(ctx, cell, db) {
             Ok(()) => index().borrow_mut().bonds.unbind(cell),
@@ -59,7 +60,7 @@ pub(crate) fn end_closed(ctx: Ctx) {
                 put_off_until(retry_us);
             }
         }
-        true
+        Continue(())
     });
     if !is_down && index().borrow_mut().bonds.next_closed().is_some() {
         alarm::arm_now();
@@ -81,7 +82,7 @@ fn end_put_off(ctx: Ctx) {
     }
     let mut from = Some(PUT_OFF.from.get());
     alarm::for_a_slice(|budget| {
-        let Some(start) = from.filter(|_| *budget > 0) else { return false };
+        let Some(start) = from.filter(|_| *budget > 0) else { return Break(()) };
         *budget -= 1;
         let next = index().borrow().bonds.next_put_off(start);
         from = next.map(|(cell, _)| cell + 1);
@@ -94,7 +95,7 @@ fn end_put_off(ctx: Ctx) {
                 }
             }
         }
-        true
+        Continue(())
     });
     PUT_OFF.from.set(from.unwrap_or(0));
     if from.is_some() {

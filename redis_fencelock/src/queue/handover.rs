@@ -3,6 +3,8 @@
 //! Not what makes it free. Called by the command that releases and by the timer.
 //! Invariant: nobody is granted a lock while another waits for it longer.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use fence::Fence;
 use fence::cluster::Served;
 use fence::lock::lease::{self, Caller, Hold, State};
@@ -26,9 +28,9 @@ const NOT_SERVED: &str = "TRYAGAIN the lock is not served by this server any mor
 /// Rechecks the locks whose time for that has come: hands them over if they are free.
 pub(crate) fn recheck_due(ctx: Ctx) {
     alarm::for_a_slice(|budget| {
-        let Some((db, name)) = waiters::pop_recheck(budget) else { return false };
+        let Some((db, name)) = waiters::pop_recheck(budget) else { return Break(()) };
         recheck(ctx, LockName { db, name: &name });
-        true
+        Continue(())
     });
 }
 

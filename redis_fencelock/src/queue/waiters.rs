@@ -1,12 +1,12 @@
 //! Clients that wait for a lock: how they are blocked, and the one reply that each gets.
 //!
-//! Not the order of the queues, which is `fence::lock::queue`, and not the handover. The deadlines are our own, on the clock
-//! of leases.
-//! Invariant: a waiter is resolved once, and a grant that cannot be delivered is undone.
+//! Not the order of the queues, which is `fence::lock::queue`, and not the handover. The deadlines are our own, on the
+//! clock of leases. Invariant: a waiter is resolved once, and a grant that cannot be delivered is undone.
 
 use std::cell::{Cell, LazyCell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use fence::Fence;
@@ -221,7 +221,7 @@ pub(crate) fn confirm(fence: Fence) {
     }
 }
 
-/// Ends the waits of everybody in the queue of `lock` with an error.
+/// Ends every wait for `lock` with an error.
 pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
     loop {
         let head = WAITERS.queues.borrow().head(lock).map(|(ticket, _)| ticket);
@@ -232,8 +232,8 @@ pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
     }
 }
 
-/// Ends every wait with an error, and forgets the grants on their way: this server is no longer a primary. It has said so
-/// to these clients, and closes them.
+/// Ends every wait with an error, and forgets the grants on their way: this server is no longer a primary. It has said
+/// so to these clients, and closes them.
 pub(crate) fn refuse_everybody(error: &'static str) {
     let waiting: Vec<Rc<Waiter>> = WAITERS.blocked.borrow().values().cloned().collect();
     for waiter in waiting {
@@ -249,7 +249,9 @@ pub(crate) fn refuse_everybody(error: &'static str) {
 pub(crate) fn expire() {
     alarm::for_a_slice(|budget| {
         let expired = WAITERS.queues.borrow_mut().pop_expired(clock::steady_us(), budget);
-        expired.inspect(Waiter::time_out).is_some()
+        let Some(waiter) = expired else { return ControlFlow::Break(()) };
+        waiter.time_out();
+        ControlFlow::Continue(())
     });
     alarm::arm_next(WAITERS.queues.borrow().next_expiry_us());
 }
@@ -263,8 +265,8 @@ pub(crate) fn expire_heads(lock: LockName, now_us: u64) {
     }
 }
 
-/// Closes clients whose reply was lost: the server unblocked them between the end of their wait and their reply, and they
-/// would wait for ever. For a client that is gone this does nothing.
+/// Closes clients whose reply was lost: the server unblocked them between the end of their wait and their reply, and
+/// they would wait for ever. For a client that is gone this does nothing.
 pub(crate) fn close_unanswered(ctx: Ctx) {
     let mut unanswered = WAITERS.unanswered.borrow_mut();
     unanswered.iter().for_each(|gone| ctx.close_client(gone.waiter.client));
@@ -309,7 +311,7 @@ impl Waiter {
         }
     }
 
-    /// Has the server write the reply, once.
+    /// Asks the server to write the reply, once.
     fn unblock(&self) {
         if let Some(blocked) = self.blocked.take() {
             WAITERS.on_their_way.set(WAITERS.on_their_way.get() + 1);

@@ -4,6 +4,7 @@
 //! Invariant: there is at most one timer, and it goes off at the earliest time that was asked for, or before.
 
 use std::cell::Cell;
+use std::ops::ControlFlow;
 
 use redis_module::raw;
 
@@ -86,12 +87,13 @@ pub(crate) fn take_over_if_late() {
     }
 }
 
-/// Repeats `step` until it finds nothing to do or the slice is over. A step also ends when its budget is used up.
-pub(crate) fn for_a_slice(mut step: impl FnMut(&mut usize) -> bool) {
+/// Repeats `step` until it breaks off, with nothing left to do, or the slice is over. `step` also breaks off when its
+/// budget is used up, and is called again with a new one.
+pub(crate) fn for_a_slice(mut step: impl FnMut(&mut usize) -> ControlFlow<()>) {
     let end_us = clock::steady_us() + SLICE_US;
     loop {
         let mut budget = BATCH;
-        while step(&mut budget) {}
+        while step(&mut budget).is_continue() {}
         if budget > 0 || clock::steady_us() >= end_us {
             return;
         }

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::ops::ControlFlow::{Break, Continue};
 
 use crate::cluster::{self, NOT_SERVED_RETRY_US};
 use crate::ffi::main_thread::MainThread;
@@ -78,8 +79,8 @@ fn write(ctx: Ctx) {
     alarm::arm_next(cluster::down_until().or_else(|| index().borrow().next_us()));
 }
 
-/// Propagates records of locks that were restored here. One whose slot is not served yet waits, as long as it is there, and
-/// holds no other up.
+/// Propagates records of locks that were restored here. One whose slot is not served yet waits, as long as it is there,
+/// and holds no other up.
 fn send_restored(ctx: Ctx) {
     if !arrival::has_restored() {
         return;
@@ -91,7 +92,7 @@ fn send_restored(ctx: Ctx) {
     let mut left = RESTORED_LEFT.get().unwrap_or_else(arrival::restored);
     alarm::for_a_slice(|budget| {
         if left == 0 || *budget == 0 {
-            return false;
+            return Break(());
         }
         (left, *budget) = (left - 1, *budget - 1);
         if let Some(restored) = arrival::pop_restored()
@@ -99,7 +100,7 @@ fn send_restored(ctx: Ctx) {
         {
             arrival::put_back(restored);
         }
-        true
+        Continue(())
     });
     RESTORED_LEFT.set((left > 0).then_some(left));
     if left == 0 && arrival::has_restored() {
@@ -132,14 +133,14 @@ fn end_expired(ctx: Ctx) {
     alarm::for_a_slice(|budget| {
         // A lease that has ended is free, whether or not its entry is still there.
         if cluster::down_until().is_some() {
-            return false;
+            return Break(());
         }
-        let Some(value) = index().borrow_mut().pop(clock::steady_us(), budget) else { return false };
+        let Some(value) = index().borrow_mut().pop(clock::steady_us(), budget) else { return Break(()) };
         match retire(ctx, value) {
             Retired::Done => index().borrow_mut().leave(value),
             Retired::Later(due_us) => index().borrow_mut().insert_at(due_us, value),
         }
-        true
+        Continue(())
     });
 }
 

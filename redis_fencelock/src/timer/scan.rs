@@ -1,10 +1,11 @@
-//! Finds what the index does not know: locks under another name, by a walk over the keyspace in steps, and values that no
-//! key holds, by a sweep over the index.
+//! Finds what the index does not know: locks under another name, by a walk over the keyspace in steps, and values that
+//! no key holds, by a sweep over the index.
 //!
-//! It changes no key. RENAME, MOVE and other commands give a value a new name without a call of the module.
-//! Invariant: a key that is there from the first step to the last is seen.
+//! It changes no key. RENAME, MOVE and other commands give a value a new name without a call of the module. Invariant:
+//! a key that is there from the first step to the last is seen.
 
 use std::cell::{Cell, RefCell};
+use std::ops::ControlFlow::{Break, Continue};
 
 use fence::lock::queue::LockName;
 
@@ -51,7 +52,7 @@ pub(crate) fn discard_orphans() {
         if index().borrow_mut().discard_orphans(alarm::BATCH) {
             *budget = 0;
         }
-        false
+        Break(())
     });
     if index().borrow().has_orphans() {
         alarm::arm_in(1);
@@ -71,14 +72,14 @@ pub(crate) fn sweep() {
     let mut is_over = false;
     alarm::for_a_slice(|budget| {
         if is_over || *budget == 0 {
-            return false;
+            return Break(());
         }
         let (next, found) = index().borrow_mut().sweep(from, SWEEP_BATCH);
         forgotten += found;
         is_over = next.is_none();
         from = next.unwrap_or(0);
         *budget = if is_over { *budget } else { 0 };
-        !is_over
+        if is_over { Break(()) } else { Continue(()) }
     });
     // The other thread may not have come far: a pass that has found nothing is not repeated at once.
     let rest_us = if is_over && forgotten == 0 { SWEEP_REST_MS * 1_000 } else { 0 };

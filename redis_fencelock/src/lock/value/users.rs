@@ -67,8 +67,9 @@ impl Value {
         is_so
     }
 
-    /// The main thread is about to free every value. They lie all over the memory, so each is only counted and none touched;
-    /// a sweep of the pool finds them later. Has no effect if some value has no cell, because a sweep would miss it.
+    /// The main thread is about to free every value. They lie all over the memory, so each is only counted and none
+    /// touched; a sweep of the pool finds them later. Has no effect if some value has no cell, because a sweep would
+    /// miss it.
     pub fn begin_to_free_all() {
         FREED.store(0, Ordering::Relaxed);
         FREES_ALL.store(!HAS_LOOSE.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -160,7 +161,8 @@ impl Value {
         before & user != 0 && before & USERS & !user == 0
     }
 
-    /// The one field that another thread may touch. It is read apart from the others, which the main thread may write then.
+    /// The one field that another thread may touch. It is read apart from the others, which the main thread may write
+    /// then.
     pub(super) fn marks(&self) -> &AtomicU8 {
         // SAFETY: alive while the caller's mark is set.
         unsafe { &(*self.0.as_ptr()).marks }
