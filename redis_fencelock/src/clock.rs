@@ -91,14 +91,15 @@ pub(crate) fn exact_clocks() -> Clocks {
 }
 
 /// Called by the server's cron: follows a step of the wall clock, and a sleep of the machine. Without them all clocks
-/// run at the same rate.
-pub(crate) fn follow_system() {
+/// run at the same rate. Returns how far the wall clock stepped ahead.
+pub(crate) fn follow_system() -> i64 {
     CLOCK.slept_us.set(slept_us(CLOCK.steady_clock));
     let before_us = steady_us();
     let wall_us = clock_us(CLOCK_REALTIME);
     let after_us = steady_us();
     let [most_us, least_us] = [before_us, after_us].map(|steady_us| wall_us as i64 - steady_us as i64);
-    CLOCK.stepped_us.set(CLOCK.stepped_us.get().clamp(least_us, most_us));
+    let stepped_us = CLOCK.stepped_us.get().clamp(least_us, most_us);
+    stepped_us.saturating_sub(CLOCK.stepped_us.replace(stepped_us))
 }
 
 /// Begins to issue, with a clock of its own under this number, which goes on from where it is.

@@ -16,7 +16,7 @@ use crate::lock::index::index;
 use crate::lock::value::Value;
 use crate::queue::{ephemeral, waiters};
 use crate::timer::{alarm, expiry};
-use crate::{clock, config, replication, server};
+use crate::{config, replication, server};
 
 /// Subscribes to everything; false, with nothing subscribed, when the server lacks one that a correct lock needs.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
@@ -140,7 +140,7 @@ event!(
         if is_primary != server::is_primary() {
             set_role(is_primary);
         }
-        clock::follow_system();
+        server::follow_clock();
         expiry::check_timer();
         replication::check_recipients();
         replication::check_clock(index().borrow().len() > 0);

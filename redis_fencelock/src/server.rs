@@ -52,6 +52,19 @@ pub(crate) fn set_role(is_primary: bool) {
     }
 }
 
+/// A wall clock that steps ahead by more than this, in microseconds, may have been put right after a pause.
+const STEP_US: i64 = 100_000;
+
+/// Called by the server's cron: follows the clocks of the machine.
+///
+/// While its host pauses a machine, the clock of leases stands still, and readings that replicas have from before promise
+/// too much. The wall clock is put right afterwards, which shows it. Under another number replicas judge the clock anew.
+pub(crate) fn follow_clock() {
+    if clock::follow_system() > STEP_US && is_primary() {
+        clock::become_issuer(Ctx::random());
+    }
+}
+
 /// The moment of a grant.
 pub(crate) fn now(clocks: Clocks) -> Now {
     Now { steady_us: clocks.steady_us, wall_us: if config::fence_clock() { clocks.wall_us } else { 0 } }

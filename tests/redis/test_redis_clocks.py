@@ -378,3 +378,29 @@ def test_what_a_file_holds_has_aged_by_the_sleep(host):
     eventually(lambda: inspect(client, "k"), retry_on=(redis.exceptions.ConnectionError,))
     assert inspect(client, "k").fence == fence
     assert 200_000 < inspect(client, "k").ttl_ms <= 240_000
+
+
+def test_a_replica_shortens_no_lease_after_the_primarys_machine_was_paused(host):
+    """Twenty seconds pass for the replica alone; then the primary's wall clock is put right."""
+    server, primary, primary_clocks = host()
+    _, replica, replica_clocks = host()
+    follow(replica, server)
+
+    def is_shorter_by_ms(key):
+        """On the replica, which is asked first: a wait between the two makes nothing red."""
+        there = inspect(replica, key).ttl_ms
+        return inspect(primary, key).ttl_ms - there
+
+    first = acquire(primary, "first", "A", LONG_MS)
+    wait_until_equal(primary, replica)
+    eventually(lambda: -100 < is_shorter_by_ms("first") < 100)
+    replica_clocks.sleep(20)
+    eventually(lambda: is_shorter_by_ms("first") > 19_000)
+    primary_clocks.step_wall(20)
+    eventually(lambda: is_shorter_by_ms("first") < 100)
+    fence = acquire(primary, "after", "A", LONG_MS)
+    wait_until_equal(primary, replica)
+    assert is_shorter_by_ms("after") < 100
+    promote(replica)
+    assert inspect(replica, "first").hold == (b"A", first)
+    assert inspect(replica, "after").hold == (b"A", fence)

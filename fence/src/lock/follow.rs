@@ -24,7 +24,8 @@ const DRIFT: i64 = 1_000;
 /// The clocks of the issuers that a server has followed, and of the one that it follows.
 ///
 /// Deadlines are stored on the follower's own clock. Each incarnation has a constant, its base: a reading plus the base is a
-/// time on that clock. A better reading moves no deadline. It changes how far the clock is ahead of the machine's.
+/// time on that clock. A better reading moves no deadline. It changes how far the clock is ahead of the machine's; of an
+/// issuer whose clock nothing relates to this one it changes the base, for what is placed from then on, if there may be leases of others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Follower {
     /// The latest first.
@@ -43,6 +44,8 @@ struct Known {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     incarnation: u64,
+    /// Whether a better reading changes the base, and not the clock.
+    moves_base: bool,
     before: Option<i64>,
     now: i64,
     began_us: u64,
@@ -94,14 +97,18 @@ impl Follower {
         let Reading { incarnation, steady_us } = reading;
         let follows = self.window.is_some_and(|window| window.incarnation == incarnation);
         if !follows {
-            self.turn_to(reading, before, local_us, ahead_us);
-            let sample = sample(local_us, steady_us);
-            self.window = Some(Window { incarnation, before: None, now: sample, began_us: local_us, readings: 0 });
+            let moves_base = self.turn_to(reading, before, local_us, ahead_us);
+            let now = sample(local_us, steady_us);
+            self.window = Some(Window { incarnation, moves_base, before: None, now, began_us: local_us, readings: 0 });
         }
-        let base_us = self.base_us(incarnation).unwrap_or_default();
         let Some(window) = &mut self.window else { return ahead_us };
         window.take(sample(local_us, steady_us), local_us);
         let offset_us = window.before.unwrap_or(i64::MAX).min(window.now).saturating_add(drift(steady_us));
+        if window.moves_base {
+            self.know(incarnation, offset_us.saturating_add(ahead_us));
+            return ahead_us;
+        }
+        let base_us = self.base_us(incarnation).unwrap_or_default();
         base_us.saturating_sub(offset_us).clamp(-(AHEAD_MAX_US as i64), AHEAD_MAX_US as i64)
     }
 
@@ -114,20 +121,23 @@ impl Follower {
         Lease { deadline_us: lease.deadline_us.min(longest_us), ..lease }
     }
 
-    /// Finds the base of a new issuer.
+    /// Finds the base of a new issuer. Returns whether it is a guess that better readings correct: to move the clock instead
+    /// would move the leases of earlier issuers too, of whose clocks this one says nothing.
     ///
     /// The new issuer may take the clock of the one before for later than it was, as every follower may, and then this
     /// server's clock goes back with it. So nothing that was learned from the one before says how late the new one's
     /// readings are.
-    fn turn_to(&mut self, reading: Reading, before: Option<Reading>, local_us: u64, ahead_us: i64) {
+    fn turn_to(&mut self, reading: Reading, before: Option<Reading>, local_us: u64, ahead_us: i64) -> bool {
         let related = before.and_then(|before| {
             let base_us = self.base_us(before.incarnation)?;
             Some(base_us.saturating_add(difference(before.steady_us, reading.steady_us)))
         });
-        let known = related.or_else(|| self.base_us(reading.incarnation));
-        // This server's clock does not jump.
-        let base_us = known.unwrap_or(difference(local_us, reading.steady_us).saturating_add(ahead_us));
-        self.know(reading.incarnation, base_us);
+        let base_us = related.or_else(|| self.base_us(reading.incarnation));
+        // One is its own.
+        let has_followed = self.known.iter().flatten().count() > 1;
+        let guess_us = difference(local_us, reading.steady_us).saturating_add(ahead_us);
+        self.know(reading.incarnation, base_us.unwrap_or(guess_us));
+        base_us.is_none() && has_followed
     }
 
     fn base_us(&self, incarnation: u64) -> Option<i64> {

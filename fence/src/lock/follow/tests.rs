@@ -160,6 +160,22 @@ fn an_heir_that_took_its_primary_to_be_behind_shortens_nothing() {
 }
 
 #[test]
+fn a_new_issuer_that_names_none_before_moves_no_earlier_lease() {
+    let mut replica = Replica::new();
+    (1..=40).for_each(|s| replica.receive(s * S, 300));
+    let ends_us = replica.ends_us(90 * S);
+    // It started again. Its first word is read 6 s late, the next ones are prompt.
+    for (s, late_us) in [(50, 6 * S), (56, 400), (57, 300)] {
+        let read = Reading { incarnation: 8, steady_us: s * S };
+        replica.ahead_us = replica.follower.receive(read, None, s * S + late_us + APART_US, replica.ahead_us);
+        assert_eq!(replica.ends_us(90 * S), ends_us);
+        let placed_us = replica.follower.place(Reading { steady_us: (s + 8) * S, ..read }).unwrap();
+        let of_the_new_us = placed_us.wrapping_sub(replica.ahead_us as u64) - APART_US;
+        assert!((0..late_us + 1_000).contains(&(of_the_new_us - (s + 8) * S)), "{of_the_new_us}");
+    }
+}
+
+#[test]
 fn leases_from_a_file_stay_where_they_are_when_the_link_begins_late() {
     let mut replica = Replica::new();
     // The file says that the issuer read 30 s when this machine read 30 s.
