@@ -1,6 +1,6 @@
 //! The settings of the extension, and what is accepted as a fence by them.
 //!
-//! All may be changed by superusers alone: whoever could raise the limits could shut every later holder out of a row.
+//! Only superusers may change them: whoever could raise the limits could lock every later holder out of a row.
 
 use crate::errors::{FenceProblem, Refused};
 use crate::server::session;
@@ -30,7 +30,7 @@ pub(crate) fn define() {
     GucRegistry::define_int_guc(
         c"pg_fence.max_fence_ahead",
         c"How far a fence may be ahead of the server's clock.",
-        c"Fences are numbers in microseconds since 1970. One that is far ahead would shut every later holder out.",
+        c"Fences are numbers in microseconds since 1970. One that is far ahead would lock out every later holder.",
         &MAX_FENCE_AHEAD_S,
         0,
         i32::MAX,

@@ -1,7 +1,7 @@
 //! Whether the library and the extension's SQL in this database fit together.
 //!
 //! A package brings both, but a database keeps its SQL until ALTER EXTENSION UPDATE, and a session the library that it
-//! has loaded. Looked at once per session, by the first call; a database without the extension's entry is let be.
+//! has loaded. Checked once per session, by the first call; databases without a pg_extension row are not checked.
 
 use crate::errors::Refused;
 use crate::server::session::MainThread;

@@ -21,7 +21,7 @@ pub(crate) enum Refused {
     NullArgument(&'static str),
     /// The fence is out of range.
     Fence(FenceProblem),
-    /// The target of a row-returning function is no row type.
+    /// The target of a row-returning function is not of a row type.
     NotARowType { type_name: CString },
     /// The columns of the table are no longer those that the query was made for.
     Altered { table: RelationName },
@@ -29,7 +29,7 @@ pub(crate) enum Refused {
     NoRelation(Oid),
     /// No type has this oid.
     NoType(Oid),
-    /// The relation is no table that can be fenced.
+    /// The relation is not a table, or cannot be fenced.
     NotATable { relation: RelationName, kind: &'static str, hint: &'static str },
     /// The table has no primary key, or none that picks one row at any time.
     PrimaryKey { table: RelationName, problem: &'static str, hint: &'static str },
@@ -41,7 +41,7 @@ pub(crate) enum Refused {
     FenceColumnUse { table: RelationName, column: CString, problem: &'static str },
     /// The key does not fit the primary key.
     Key { table: RelationName, columns: Vec<u8>, problem: KeyProblem },
-    /// The array of keys is none.
+    /// The argument is not an array of keys.
     Keys { table: RelationName, type_name: CString },
     /// The patch cannot be applied.
     Patch(PatchProblem),
@@ -69,7 +69,7 @@ pub(crate) enum Refused {
     ResourceLength { bytes: usize, max: usize },
     /// The table of the guards is gone.
     NoGuardTable,
-    /// A write on a protected table proved no fence.
+    /// A write on a protected table without a valid fence.
     Unfenced { table: RelationName, write: UnfencedWrite },
     /// A row of a protected table has a newer fence than all that the transaction uses.
     StaleRow { table: RelationName, stored: Option<i64>, fence: Fence },
@@ -97,7 +97,7 @@ pub(crate) enum Refused {
     Distributed { table: RelationName },
 }
 
-/// A stored fence, as far as the client may be told it; `None` is null.
+/// A stored fence, unless it must be hidden from the client; `None` is null.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Disclosed {
     /// This one.
@@ -106,7 +106,7 @@ pub(crate) enum Disclosed {
     Hidden,
 }
 
-/// How a write on a protected table proved no fence.
+/// What is wrong with a write on a protected table.
 #[derive(Clone, Debug)]
 pub(crate) enum UnfencedWrite {
     /// TRUNCATE, which has no way to prove one.
@@ -123,7 +123,7 @@ pub(crate) enum UnfencedWrite {
     MoveUnasked(RelationName),
 }
 
-/// Why a number is no fence here.
+/// Why a number is not accepted as a fence.
 #[derive(Clone, Debug)]
 pub(crate) enum FenceProblem {
     Null,
@@ -162,16 +162,16 @@ pub(crate) enum KeyProblem {
     Count { given: usize, wanted: usize },
     /// A JSON object lacks a key column.
     Missing(CString),
-    /// A JSON object has a member that is no key column.
+    /// A JSON object has a member that is not a key column.
     NoKeyColumn(Vec<u8>),
-    /// A JSON value that is no object.
+    /// A JSON value that is not an object.
     NotAnObject(&'static str),
 }
 
 /// Why a patch as a whole cannot be applied.
 #[derive(Debug)]
 pub(crate) enum PatchProblem {
-    /// It is no JSON object.
+    /// It is not a JSON object.
     NotAnObject(&'static str),
     /// It names no column.
     Empty,

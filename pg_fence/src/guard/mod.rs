@@ -1,9 +1,9 @@
 //! Guards: a named resource that fences a whole transaction, whatever rows and tables it reads and writes.
 //!
 //! The stamp is a row of the extension's own table, which only these functions write: they act with the rights of
-//! that table's owner, the caller needs none on it. Who may be in at the same time is decided by a heavyweight lock,
-//! not by row locks, because its queue is first come, first served: a stream of transactions that share it cannot
-//! starve one that wants to be alone. Invariant: a stamp is read, and written, only under that lock.
+//! that table's owner, the caller needs none on it. A heavyweight lock decides who may be in at the same time, not row
+//! locks: its queue is first in, first out, so a stream of transactions that share it cannot starve one that wants to be
+//! alone. Invariant: a stamp is read, and written, only under that lock.
 
 use crate::errors::{Disclosed, Refused};
 use crate::row::key::Key;
@@ -39,7 +39,7 @@ const FENCE_COLUMN: &CStr = c"fence";
 const MAX_TRIES: usize = 3;
 
 /// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
-/// keeps newer ones out to the end of the transaction. Answers the fence.
+/// keeps newer ones out to the end of the transaction. Returns the fence.
 pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     session::refuse_when_read_only(c"fenced_guard()");
     if !session::is_in_transaction_block() {
@@ -112,21 +112,21 @@ impl Guard {
         Ok(Guard { table, resource, key, lock, caller, _owner: owner })
     }
 
-    /// Lets the fence in, and counts.
+    /// Admits the fence, and counts.
     fn enter(&self, fence: Fence) -> Result<(), Refused> {
-        self.let_in(fence)?;
+        self.admit(fence)?;
         Subject::Guard(&self.resource).count(Counter::Claims);
         Ok(())
     }
 
     /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
-    fn let_in(&self, fence: Fence) -> Result<(), Refused> {
+    fn admit(&self, fence: Fence) -> Result<(), Refused> {
         self.lock.take(LockMode::Shared);
         match GuardVerdict::of(self.stored()?, fence) {
             GuardVerdict::Shared => return Ok(()),
             GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
             // Not kept while waiting to be alone: two that did so would wait for each other.
-            GuardVerdict::Alone => self.lock.give_back(LockMode::Shared),
+            GuardVerdict::Alone => self.lock.release(LockMode::Shared),
         }
         self.lock.take(LockMode::Alone);
         for _ in 0..MAX_TRIES {
@@ -136,7 +136,7 @@ impl Guard {
                 GuardVerdict::Shared => {
                     // Another transaction of this fence has stamped meanwhile.
                     self.lock.take(LockMode::Shared);
-                    self.lock.give_back(LockMode::Alone);
+                    self.lock.release(LockMode::Alone);
                     return Ok(());
                 }
                 GuardVerdict::Alone if self.stamp(stored, fence)? => return Ok(()),
@@ -189,7 +189,7 @@ impl Guard {
         values
     }
 
-    /// The stored fence is told to those who could read it themselves.
+    /// The stored fence is shown only to those who could read it themselves.
     fn stale(&self, stored: i64, fence: Fence) -> Refused {
         Subject::Guard(&self.resource).count_stale(Counter::ClaimsStale, fence, Some(stored));
         let reads = |role| rights::may_read_table(self.table.oid, role);

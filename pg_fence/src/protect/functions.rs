@@ -44,10 +44,10 @@ pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let old = given.number();
     let moved = is_moved(&row);
     let own_fence = passes::spend_on_deletion(&row, old, moved);
-    // What a function of this library writes is looked at afterwards, wherever it is.
+    // A move by a fenced function is checked afterwards, wherever the row is.
     let passes = own_fence.is_some()
         || (passes::is_accepted(PlainWrite::Delete { old }) && (!moved || passes::admit_move(row.query, row.table)));
-    // Whoever calls this by hand may say any fence: one that is not in use opens nothing.
+    // A call by hand may pass any fence: one that is not in use opens nothing.
     if moved && passes {
         passes::expect_insertion(row.query, own_fence.or(old).unwrap_or(NEVER_CLAIMED));
     }

@@ -47,15 +47,15 @@ pub(crate) fn all(table: Oid, lock: RelationLock) -> Vec<Member> {
     catalog::with_descendants(table, lock).into_iter().map(|oid| Member { oid, kind: kind(oid) }).collect()
 }
 
-/// Whether an error may tell what a column of a row of this table holds: whether both the role whose rights count and the
-/// one that the client has chosen may read the column, of the table or of a parent that it is a partition of, without a
-/// policy that could hide the row. The rights are those of the table's owner in a cascade, the client is who is told.
+/// Whether an error may show the value of a column: both the current role and the client's may read it, of the table or of
+/// a partitioned table above it, without a policy that could hide the row. In a cascade the current role is the table's
+/// owner, so the client's counts too.
 pub(crate) fn may_disclose(table: Oid, column: i16) -> bool {
     reads_all_rows(table, column, rights::current_user()) && reads_all_rows(table, column, rights::client_user())
 }
 
-/// The same where the role whose rights count has just read the row: it is the client's own, or the client too reads all
-/// rows. In a SECURITY DEFINER function it is the definer's.
+/// The same if the current role has just read the row: it is the client's own, or the client may read all rows as well. In a
+/// SECURITY DEFINER function the current role is the definer.
 pub(crate) fn may_disclose_what_is_read(table: Oid, column: i16) -> bool {
     let client = rights::client_user();
     client == rights::current_user() || reads_all_rows(table, column, client)

@@ -1,5 +1,5 @@
-//! What opens a protected table to a write: the change that a function of this library is making, or a fence that the
-//! transaction uses. The triggers of protected tables ask here for every row.
+//! What admits a write on a protected table: the change that a fenced function is making, or a fence declared with
+//! fence_use(). The triggers of protected tables ask here for every row.
 //!
 //! A change of ours is known by what it is, not by when it happens: by its query, its table (or a partition of it) and
 //! the key of its row, and it passes once. So neither the triggers and cascades that it sets off pass with it, nor a
@@ -59,7 +59,7 @@ struct KeyPart {
     value: Value,
 }
 
-/// A fence that the transaction uses.
+/// A fence that the transaction has declared.
 struct InUse {
     fence: Fence,
     since: pg_sys::SubTransactionId,
@@ -77,7 +77,7 @@ struct Move {
 static PASSES: MainThread<Passes> =
     MainThread(Passes { own: RefCell::new(None), in_use: RefCell::new(Vec::new()), moves: RefCell::new(Vec::new()) });
 
-/// Asks the server to tell about the ends of transactions and savepoints. Called once, when the library is loaded.
+/// Watches the ends of transactions and savepoints. Called once, when the library is loaded.
 pub(crate) fn watch_transactions() {
     callbacks::at_transaction_end(|| PASSES.clear());
     callbacks::at_subtransaction_end(|end| match end {
@@ -86,13 +86,12 @@ pub(crate) fn watch_transactions() {
     });
 }
 
-/// Opens the gate for one row, as long as the answer lives.
+/// Lets one row through the triggers of a protected table, as long as this lives.
 #[must_use]
 pub(crate) struct OwnPass(Option<Rc<OwnChange>>);
 
 impl OwnPass {
-    /// For a change of this kind of this row, which stamps this fence or relies on it. Where the table has no trigger
-    /// that would ask, the gate is shut meanwhile.
+    /// For a change of this row that stamps this fence or relies on it. A table without triggers needs no pass.
     pub(crate) fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
         let own = table.may_be_protected.then(|| {
             let parts = table.key.iter().zip(&key.fits).zip(&key.values).map(|((column, fit), value)| {
@@ -106,8 +105,8 @@ impl OwnPass {
         OwnPass(PASSES.own.replace(own))
     }
 
-    /// Ends it, after the change has reached this many rows. Answers how it was used for a row that the change did not
-    /// reach, or not as it says: by a rule or a function in an expression or a policy of the table.
+    /// Ends it, after the change has reached this many rows. Answers how it was misused: spent on another row, or on one that
+    /// was left with another fence (by a rule, or a function in an expression or a policy).
     pub(crate) fn end(self, rows: u64) -> Option<UnfencedWrite> {
         let own = PASSES.own.borrow().clone()?;
         match rows {
@@ -216,8 +215,8 @@ pub(crate) fn admit_move(query: Query, partition: Oid) -> bool {
 }
 
 /// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
-/// with the query. Where a BEFORE trigger keeps it from doing so, nothing tells an insertion by another part of the query
-/// from that of the moved row, and it is refused.
+/// with the query. Where a BEFORE trigger keeps it from doing so, an insertion by another part of the query
+/// looks like that of the moved row, and is refused.
 pub(crate) fn expect_insertion(query: Query, keeps: i64) {
     PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
 }

@@ -1,7 +1,7 @@
 //! The trigger that refuses a write on a protected table, and says why.
 //!
-//! It is fired for rows that the WHEN condition of the trigger has turned away (`passes`), and for every TRUNCATE; it
-//! never lets one through. Invariant: the stored fence is told where the client could read the row itself.
+//! It fires for rows that the WHEN condition does not admit (`passes`), and for every TRUNCATE; it always raises an error.
+//! Invariant: the stored fence is shown only to a client that could read the row itself.
 
 use crate::errors::{Refused, UnfencedWrite};
 use crate::protect::condition;
@@ -112,12 +112,12 @@ impl RefusedWrite<'_> {
     /// The refusal of a row with this fence, unless a fence in use is the same.
     fn judged(&self, stored: Option<i64>, table: RelationName, command: &'static str) -> Option<Refused> {
         let may_read = self.column.is_some_and(|column| members::may_disclose(self.event.table(), column));
-        let told = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
+        let shown = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
         match passes::judge(stored) {
             PlainVerdict::Accepted => None,
             PlainVerdict::NoFence => Some(Refused::Unfenced { table, write: UnfencedWrite::NoFence(command) }),
-            PlainVerdict::Stale(fence) => Some(Refused::StaleRow { table, stored: told, fence }),
-            PlainVerdict::Unclaimed(fence) => Some(Refused::UnclaimedRow { table, stored: told, fence }),
+            PlainVerdict::Stale(fence) => Some(Refused::StaleRow { table, stored: shown, fence }),
+            PlainVerdict::Unclaimed(fence) => Some(Refused::UnclaimedRow { table, stored: shown, fence }),
         }
     }
 }

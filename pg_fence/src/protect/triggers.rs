@@ -1,4 +1,4 @@
-//! Protected tables: triggers that refuse every write which proved no fence.
+//! Protected tables: triggers that refuse every write without a valid fence.
 //!
 //! The triggers are the only record, so they survive dump and restore and go with the table. They belong to the table's
 //! owner. What lets a write pass is in `passes`; here they are made and removed. Invariant: a table has at most one of

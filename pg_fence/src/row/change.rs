@@ -1,4 +1,4 @@
-//! One change of one row under a fence: try it, and if it reached no row find out why.
+//! One change of one row under a fence: make it, and if it reaches no row, find out why.
 //!
 //! The rule itself is in `fence`; here is when it is asked. Invariants: `Ok(None)` means that a newer fence is stored
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
@@ -111,8 +111,7 @@ impl Change<'_> {
         }
     }
 
-    /// A row is handed over field by field, without a value of its type, where its fields are the table's columns and
-    /// neither they nor the fence have to be checked first.
+    /// A row is added field by field if its fields are the table's columns and nothing has to be checked first.
     fn row_as(&self) -> RowAs<'_> {
         let are_fields = self.table.has_all_columns && !self.table.can_change_writes;
         match self.rows {
@@ -144,7 +143,7 @@ impl Change<'_> {
         values
     }
 
-    /// A trigger may have set the fence column on the way to the row.
+    /// A trigger may have set the fence column.
     fn checked(&self, outcome: Outcome) -> Result<Outcome, Refused> {
         if !self.statement().answers_fence() || outcome.fence == Some(self.fence_number()) {
             return Ok(outcome);
@@ -153,7 +152,7 @@ impl Change<'_> {
         Err(Refused::PutBack { table, key, stored: self.disclosed(outcome.fence), fence: self.fence_number() })
     }
 
-    /// Stale is an answer and no error, so the log would know nothing of it.
+    /// Stale is an answer, not an error, so nothing else logs it.
     fn note_stale(&self, stored: Option<i64>) {
         log::debug_line(|| {
             let (table, key) = (self.table.qualified_name(), self.key_text());
@@ -184,7 +183,7 @@ impl Change<'_> {
     }
 }
 
-/// A fence that the caller has read, as far as the client may be told it.
+/// A fence that the caller has read, unless it must be hidden from the client.
 pub(crate) fn disclosed(table: &Table, fence_column: &Column, stored: Option<i64>) -> Disclosed {
     match members::may_disclose_what_is_read(table.oid, fence_column.number) {
         true => Disclosed::Fence(stored),

@@ -26,8 +26,8 @@ pub(crate) struct Key {
     pub(crate) fits: Vec<Fit>,
     /// The values; the guards' are never absent.
     pub(crate) values: Vec<Value>,
-    /// Whether one of the values is none that its column's type has. So no row has this key, and the search for it goes
-    /// the way of every other, with all its checks of rights, but finds nothing.
+    /// Whether a value is outside its column's type. No row has such a key; the search still runs, with all its checks of
+    /// rights, and finds nothing.
     is_absent: bool,
 }
 
@@ -247,7 +247,7 @@ fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, R
     }
 }
 
-/// The text form of a value; of a char(n) without the blanks that fill it up, which are no part of it.
+/// The text form of a value; of a char(n) without the blanks that fill it up, which are not part of it.
 fn plain_text(value: Value) -> CString {
     let mut text = value.text().into_bytes();
     while value.type_oid() == pg_sys::BPCHAROID && text.ends_with(b" ") {

@@ -13,7 +13,7 @@ use pgrx::pg_sys::{self, Oid};
 /// `pg_type.typcategory` of ranges.
 const RANGES: u8 = b'R';
 
-/// The text form of a JSON value for a type that is no domain; `None` is null.
+/// The text form of a JSON value for a type that is not a domain; `None` is null.
 ///
 /// An array makes an array, with an inner array per dimension; an object makes a composite, with null for fields that
 /// it does not name. Types json and jsonb take any value, so an array of them has one dimension. Strings are taken as

@@ -18,7 +18,7 @@ pub(crate) struct Patch<'t> {
 }
 
 impl<'t> Patch<'t> {
-    /// Reads a patch for a table. Errors: it is no object, is empty, or names a column that it may not change; what
+    /// Reads a patch for a table. Errors: it is not an object, is empty, or names a column that it may not change; what
     /// the input function of a type says of a value.
     pub(crate) fn read(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
         let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotAnObject(kind)))?;

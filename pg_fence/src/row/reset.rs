@@ -1,4 +1,4 @@
-//! Setting the stored fence of a row by hand: the way out when a wrong fence shuts every holder out.
+//! Setting the stored fence of a row by hand: the way out when a wrong fence locks out every holder.
 
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;

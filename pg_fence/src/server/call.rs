@@ -1,6 +1,6 @@
 //! The arguments of a call, read once and in order, and its reply.
 //!
-//! Nothing is decided here but whether an argument is there.
+//! The only thing decided here is whether an argument is null.
 
 use crate::errors::Refused;
 use crate::server::catalog;
@@ -18,10 +18,10 @@ pub(crate) struct Call(FunctionCallInfo);
 pub(crate) enum Reply {
     /// Null, or no row at all where a function returns rows.
     Nothing,
-    /// Nothing to tell, from a function that returns void.
+    /// The answer of a function that returns void.
     Void,
     Value(Datum),
-    /// Rows that have been handed over already.
+    /// Rows that were added already.
     Handed,
 }
 

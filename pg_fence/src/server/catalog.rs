@@ -203,11 +203,11 @@ pub(crate) fn relation_kind(relation: Oid) -> u8 {
 
 /// Whether a relation is one of the system's catalogs.
 pub(crate) fn is_system_catalog(relation: Oid) -> bool {
-    // SAFETY: it looks at the number alone.
+    // SAFETY: it compares the number alone.
     unsafe { pg_sys::IsCatalogRelationOid(relation) }
 }
 
-/// What the server names an entry of a catalog by when it says that it has changed.
+/// The hash by which the server announces a change of a catalog's entry.
 pub(crate) fn hash_of_entry(catalog: CatalogId, oid: Oid) -> u32 {
     let no_key = Datum::null();
     // SAFETY: it computes a number from the oid.

@@ -40,7 +40,7 @@ pub(crate) fn lock_relation(relation: Oid, lock: RelationLock) {
 /// Whether this transaction holds such a lock on a relation, or a stronger one.
 pub(crate) fn is_locked(relation: Oid, lock: RelationLock) -> bool {
     const OR_STRONGER: bool = true;
-    // SAFETY: it looks at the locks of the backend.
+    // SAFETY: it reads the locks of the backend.
     unsafe { pg_sys::CheckRelationOidLockedByMe(relation, lock.mode(), OR_STRONGER) }
 }
 
@@ -71,7 +71,7 @@ impl NamedLock {
         })
     }
 
-    /// Takes the lock; waits in order behind all who came before and would conflict.
+    /// Takes the lock; waits behind all earlier requests that conflict.
     pub(crate) fn take(&self, mode: LockMode) {
         const OF_THE_SESSION: bool = false;
         const DO_NOT_WAIT: bool = false;
@@ -79,8 +79,8 @@ impl NamedLock {
         unsafe { pg_sys::LockAcquire(&self.0, mode.number(), OF_THE_SESSION, DO_NOT_WAIT) };
     }
 
-    /// Gives back what one `take` took.
-    pub(crate) fn give_back(&self, mode: LockMode) {
+    /// Releases what one `take` took.
+    pub(crate) fn release(&self, mode: LockMode) {
         const OF_THE_SESSION: bool = false;
         // SAFETY: the tag is complete; the caller holds the lock in this mode.
         unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) };

@@ -1,4 +1,4 @@
-//! What the server tells its log and its client: lines, notices, errors.
+//! Messages of the server: lines of the log, notices to the client, errors.
 
 use crate::server::catalog::RelationName;
 use pg_forms::{c_string, packed_sqlstate};
@@ -10,7 +10,7 @@ pub(crate) fn log_line(message: Vec<u8>) {
     report_line(pg_sys::LOG as i32, message, None);
 }
 
-/// Writes a line for whoever looks at level DEBUG1, in the log or as a client; nobody else pays for making it.
+/// Writes a line at level DEBUG1. The message is made only if the log or the client takes that level.
 pub(crate) fn debug_line(message: impl FnOnce() -> Vec<u8>) {
     let level = pg_sys::DEBUG1 as i32;
     // SAFETY: it compares settings.
@@ -19,7 +19,7 @@ pub(crate) fn debug_line(message: impl FnOnce() -> Vec<u8>) {
     }
 }
 
-/// Tells the client something that is no error.
+/// Sends the client a notice.
 pub(crate) fn notice(message: Vec<u8>, hint: Vec<u8>) {
     report_line(pg_sys::NOTICE as i32, message, Some(hint));
 }

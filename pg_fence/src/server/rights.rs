@@ -1,4 +1,4 @@
-//! Whose rights count, and what they allow.
+//! Whose rights apply, and what they allow.
 
 use crate::server::catalog::{owner_of, relation_exists, relation_name};
 use pgrx::pg_sys::{self, Oid};
@@ -75,13 +75,13 @@ fn deny(relation: Oid) {
     }
 }
 
-/// The role that the client is, or has chosen with SET ROLE, whoever's rights count now.
+/// The role of the client (its own, or that of SET ROLE), even inside a SECURITY DEFINER function.
 pub(crate) fn client_user() -> Oid {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::GetOuterUserId() }
 }
 
-/// The role whose rights count now.
+/// The role whose rights apply now.
 pub(crate) fn current_user() -> Oid {
     // SAFETY: reading a number of the backend.
     unsafe { pg_sys::GetUserId() }

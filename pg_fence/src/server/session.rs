@@ -28,7 +28,7 @@ pub(crate) fn now_us() -> u64 {
     u64::try_from(since_2000.saturating_add(days * US_PER_DAY)).unwrap_or(0)
 }
 
-/// Refuses what writes while the server is a standby, before a lock is taken that a standby does not give.
+/// Raises an error on a standby, before taking a lock that recovery does not allow.
 pub(crate) fn refuse_on_standby(function: &CStr) {
     // SAFETY: it raises an error or does nothing.
     unsafe {
@@ -58,7 +58,7 @@ pub(crate) fn subtransaction() -> pg_sys::SubTransactionId {
 
 /// Whether the transaction goes on after the statement that the client has sent: a transaction block, or one of several
 /// statements in one message. DO and CALL go on by themselves, and what is no client's statement ends its transaction
-/// itself. A function that the client calls does not, but within a savepoint of its own the server does not tell it.
+/// itself. A function that the client calls does not, but inside a savepoint of its own nothing shows that.
 pub(crate) fn is_in_transaction_block() -> bool {
     // SAFETY: reading variables of the backend; the portal that runs stays while it does.
     unsafe {
@@ -85,7 +85,7 @@ fn clients_portal() -> pg_sys::Portal {
     }
 }
 
-/// Refuses what writes in a transaction that is read-only.
+/// Raises an error in a read-only transaction.
 pub(crate) fn refuse_when_read_only(function: &CStr) {
     // SAFETY: it raises an error or does nothing.
     unsafe {
@@ -107,13 +107,13 @@ pub(crate) fn check_stack_depth() {
     unsafe { pg_sys::check_stack_depth() };
 }
 
-/// Keeps settings of this prefix from being made up.
+/// Reserves the prefix, so that a misspelt setting is an error.
 pub(crate) fn reserve_setting_prefix(prefix: &CStr) {
     // SAFETY: the prefix ends with a NUL and is copied.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
 }
 
-/// Has the server analyse every query anew that this session keeps, when it is run the next time.
+/// Makes the server analyse again every query that this session keeps, when it next runs.
 pub(crate) fn forget_analyses() {
     // SAFETY: it marks entries of a list. Plans that run are kept until they are done.
     unsafe { pg_sys::ResetPlanCache() };

@@ -1,7 +1,7 @@
 //! One stored version of a row, read by its tid whatever a snapshot says of it.
 //!
 //! For triggers, which are given the tid of the version that a statement has just replaced. Invariant: only a table that
-//! the transaction has locked for writing is read, so whoever calls such a function by hand reads nothing new.
+//! the transaction has locked for writing is read, so a call by hand reads nothing that the caller could not.
 
 use crate::server::catalog;
 use crate::server::locks::{self, RelationLock};

@@ -15,7 +15,7 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
 pub(crate) fn cut(text: &CStr, max_bytes: usize) -> Vec<u8> {
     let bytes = text.to_bytes();
     let (length, max) = (i32::try_from(bytes.len()).unwrap_or(i32::MAX), i32::try_from(max_bytes).unwrap_or(i32::MAX));
-    // SAFETY: the text has as many bytes as are looked at.
+    // SAFETY: the text has as many bytes as the length says.
     let end = unsafe { pg_sys::pg_mbcliplen(text.as_ptr(), length, max) };
     bytes[..usize::try_from(end).unwrap_or(0).min(bytes.len())].to_vec()
 }

@@ -71,7 +71,7 @@ impl Value {
     }
 
     /// The fields of a row value with their types; a null one is `None`. Columns that were dropped from the row's type
-    /// are left out. `None` when the value is no row.
+    /// are left out. `None` when the value is not a row.
     pub(crate) fn fields(self) -> Option<Vec<Option<Value>>> {
         // SAFETY: the type is checked before the datum is read as a row; the tuple and its descriptor stay valid to
         // the end of the call, and the descriptor is released.
@@ -100,7 +100,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array value, flat; a null one is `None`. `None` when the value is no array.
+    /// The elements of an array value, flat; a null one is `None`. `None` when the value is not an array.
     pub(crate) fn elements(self) -> Option<Vec<Option<Value>>> {
         let element_type = element_type(base_type(self.type_oid))?;
         let (mut length, mut by_value, mut align) = (0, false, 0);
@@ -142,7 +142,7 @@ impl Input {
     pub(crate) fn of(type_oid: Oid) -> Input {
         let mut function_oid = pg_sys::InvalidOid;
         let mut input = Input { type_oid, function: pg_sys::FmgrInfo::default(), parameter: pg_sys::InvalidOid };
-        // SAFETY: what the look-up allocates must live as long as the entry of the cache, so it is told to use the
+        // SAFETY: what the look-up allocates must live as long as the entry of the cache, so it uses the
         // memory context that lives as long as the backend.
         unsafe {
             pg_sys::getTypeInputInfo(type_oid, &mut function_oid, &mut input.parameter);
@@ -325,7 +325,7 @@ pub(crate) fn row_to_jsonb(row: Value) -> Datum {
     }
 }
 
-/// Raises the server's error where a row is no value of a domain over its type.
+/// Raises the server's error if a row violates a domain over its type.
 pub(crate) fn check_domain(row: Datum, domain: Oid) {
     // SAFETY: the row is a value of the type that the domain is over; nothing is kept for the next check.
     unsafe { pg_sys::domain_check(row, false, domain, std::ptr::null_mut(), std::ptr::null_mut()) };

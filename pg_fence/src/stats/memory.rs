@@ -24,7 +24,7 @@ pub(crate) const BLOCKS: usize = 16;
 pub(crate) const ENTRIES: usize = 128;
 /// A name is for people; keys are compared by their hash.
 pub(crate) const MAX_NAME_BYTES: usize = 128;
-/// How long a session rests after the memory could not be had.
+/// How long a session waits before it asks for the memory again.
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
 const ATTACH_REST_US: i64 = 60_000_000;
 
@@ -36,7 +36,7 @@ const TRANCHE: &CStr = c"pg_fence";
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Counter {
-    /// Claims of rows, transactions let in by a guard.
+    /// Claims of rows; transactions that a guard admitted.
     Claims,
     /// The same, refused as stale.
     ClaimsStale,
@@ -95,7 +95,7 @@ const _: () = assert!(MAX_NAME_BYTES <= u8::MAX as usize);
 enum Memory {
     Unasked,
     Attached(&'static Shared),
-    /// It could not be had at this time.
+    /// It was refused at this time.
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     Refused(i64),
 }

@@ -57,7 +57,7 @@ pub(crate) struct Answered {
     pub(crate) row: Option<Datum>,
 }
 
-/// What tells a query that runs from all others: the memory context that it lives in. Null stands for none.
+/// Identifies a running query: its memory context. Null stands for none.
 pub(crate) type Query = pg_sys::MemoryContext;
 
 static RUNNING: MainThread<Cell<Query>> = MainThread(Cell::new(std::ptr::null_mut()));
@@ -161,12 +161,12 @@ unsafe fn run_unguarded(
     // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends this.
     unsafe {
         let text = (*source).query_string;
-        let mut tells = pg_sys::ErrorContextCallback {
+        let mut context = pg_sys::ErrorContextCallback {
             previous: pg_sys::error_context_stack,
-            callback: Some(tell_statement),
+            callback: Some(add_statement),
             arg: text.cast_mut().cast(),
         };
-        pg_sys::error_context_stack = &mut tells;
+        pg_sys::error_context_stack = &mut context;
         let parameters = parameter_list(types, values);
         let owner = pg_sys::CurrentResourceOwner;
         planning.begin();
@@ -185,7 +185,7 @@ unsafe fn run_unguarded(
         });
         raw::ReleaseCachedPlan(plan, owner);
         raw::pfree(parameters.cast());
-        pg_sys::error_context_stack = tells.previous;
+        pg_sys::error_context_stack = context.previous;
         answered
     }
 }
@@ -295,7 +295,7 @@ unsafe fn parameter_list(types: &[Oid], values: &[Option<Datum>]) -> pg_sys::Par
 }
 
 /// Adds the statement to an error's context, as the server does where a function runs SQL.
-unsafe extern "C-unwind" fn tell_statement(text: *mut c_void) {
+unsafe extern "C-unwind" fn add_statement(text: *mut c_void) {
     // SAFETY: called while an error is made, with the text of the statement that runs.
     unsafe {
         raw::set_errcontext_domain(std::ptr::null());

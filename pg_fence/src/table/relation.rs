@@ -24,7 +24,7 @@ pub(crate) struct Table {
     pub(crate) row_type_hash: u32,
     /// Whether it is partitioned. Others are addressed with ONLY, without the tables that inherit from them.
     pub(crate) is_partitioned: bool,
-    /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be looked at. A
+    /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be checked. A
     /// partition can have triggers of its own.
     pub(crate) can_change_writes: bool,
     /// Whether it can have the triggers of a protected table; those of a partitioned table may be on partitions alone.
@@ -44,7 +44,7 @@ pub(crate) struct Table {
     pub(crate) writer: Cell<Oid>,
     /// When it was used last, by the clock of `tables`.
     pub(crate) used: Cell<u64>,
-    /// How many changes of columns the server had told of when it last told of one of this table.
+    /// The count of column changes at the last change of this table.
     pub(crate) column_changes: Cell<u64>,
     /// The entries of catalogs that the texts of its statements name.
     pub(crate) depends_on: RefCell<Vec<CatalogEntry>>,

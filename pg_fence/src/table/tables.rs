@@ -50,7 +50,7 @@ static TABLES: MainThread<Tables> = MainThread(Tables {
 /// The row type that was asked for last, and the table that it is of. Forgotten with any change of a table or type.
 static LAST_ROW_TYPE: MainThread<Cell<Option<(Oid, Oid)>>> = MainThread(Cell::new(None));
 
-/// Asks the server to tell about changes. Called once, when the library is loaded.
+/// Watches changes of tables and catalogs. Called once, when the library is loaded.
 pub(crate) fn watch_changes() {
     callbacks::at_relation_change(relation_changed);
     for catalog in [SCHEMAS, OPERATORS, TYPES, COLUMNS] {
