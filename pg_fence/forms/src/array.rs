@@ -12,8 +12,8 @@ pub fn quote_element(text: &mut Vec<u8>, value: &[u8]) {
     text.push(b'"');
 }
 
-/// Whether a text that stands for an array is a JSON array. One of the server can begin with a bracket too, where it names
-/// its bounds: `[0:1]={1,2}`.
+/// Whether a text that stands for an array is a JSON array. One of the server can begin with a bracket too, where it
+/// names its bounds: `[0:1]={1,2}`.
 pub fn is_json_array(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let is_of_bounds = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_whitespace() || b"[]:+-".contains(byte);

@@ -1,8 +1,8 @@
 //! Every refusal as a fact: what stands in the way of a call.
 //!
-//! Not the errors of the server: those (constraints, permissions, serialization failures, cancels) pass through untouched.
-//! Invariant: the SQLSTATE of a refusal says what to do about it, and its code word (`codes`) which it is; the text is made
-//! once (`texts`, `problems`).
+//! Not the errors of the server: those (constraints, permissions, serialization failures, cancels) pass through
+//! untouched. Invariant: the SQLSTATE of a refusal says what to do about it, and its code word (`codes`) which it is;
+//! the text is made once (`texts`, `problems`).
 
 mod codes;
 mod problems;

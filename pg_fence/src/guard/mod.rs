@@ -1,9 +1,9 @@
 //! Guards: a named resource that fences a whole transaction, whatever rows and tables it reads and writes.
 //!
-//! The stamp is a row of the extension's own table, which only these functions write: they act with the rights of
-//! that table's owner, the caller needs none on it. A heavyweight lock decides who may be in at the same time, not row
-//! locks: its queue is first in, first out, so a stream of transactions that share it cannot starve one that wants to be
-//! alone. Invariant: a stamp is read, and written, only under that lock.
+//! The stamp is a row of the extension's own table, which only these functions write: they act with the rights of that
+//! table's owner, the caller needs none on it. A heavyweight lock decides who may be in at the same time, not row
+//! locks: its queue is first in, first out, so a stream of transactions that share it cannot starve one that wants to
+//! be alone. Invariant: a stamp is read, and written, only under that lock.
 
 use crate::errors::{Disclosed, Refused};
 use crate::row::key::Key;
@@ -200,7 +200,8 @@ impl Guard {
 
 static IS_WRITING: MainThread<Cell<bool>> = MainThread(Cell::new(false));
 
-/// Opens the table of the guards, as long as this lives, to the statement that is run meanwhile: nothing but it runs then.
+/// Opens the table of the guards, as long as this lives, to the statement that is run meanwhile: nothing but it runs
+/// then.
 struct Writing(());
 
 impl Writing {

@@ -81,8 +81,9 @@ impl RowTrigger {
     /// The condition on this fence column.
     ///
     /// When a row of a partitioned table moves, the server evaluates the condition of the parent's UPDATE trigger too,
-    /// without firing it. OLD is a copy without system columns there: its table is 0, and to read the writer would be an
-    /// error (0A000). Conditions joined with AND are evaluated in order, so the first keeps the call from being made.
+    /// without firing it. OLD is a copy without system columns there: its table is 0, and to read the writer would be
+    /// an error (0A000). Conditions joined with AND are evaluated in order, so the first keeps the call from being
+    /// made.
     pub(crate) fn sql(&self, column: &CStr) -> Vec<u8> {
         let row = self.row();
         let arguments = self.arguments.iter().map(|argument| match argument {

@@ -1,8 +1,8 @@
 //! The SQL functions that plain writes of protected tables depend on: the one that declares a fence, and those that the
 //! WHEN conditions of the triggers call for every row.
 //!
-//! Anybody can call the latter by hand, with any arguments. Invariant: such a call opens nothing that the caller could not
-//! have opened by a write.
+//! Anybody can call the latter by hand, with any arguments. Invariant: such a call opens nothing that the caller could
+//! not have opened by a write.
 
 use crate::errors::Refused;
 use crate::protect::passes::{self, WrittenRow};
@@ -24,8 +24,8 @@ pub(crate) fn fence_use(call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::from(fence))
 }
 
-/// `refuses_update(relation oid, row_id tid, written_by xid, old_fence bigint, new_fence bigint, old_owner text, new_owner
-/// text)`: whether a row of a protected table may not be updated.
+/// `refuses_update(relation oid, row_id tid, written_by xid, old_fence bigint, new_fence bigint, old_owner text,
+/// new_owner text)`: whether a row of a protected table may not be updated.
 pub(crate) fn refuses_update(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
@@ -54,8 +54,8 @@ pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::from(!passes))
 }
 
-/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into a
-/// protected table.
+/// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into
+/// a protected table.
 pub(crate) fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     given.skip();

@@ -47,15 +47,15 @@ pub(crate) fn all(table: Oid, lock: RelationLock) -> Vec<Member> {
     catalog::with_descendants(table, lock).into_iter().map(|oid| Member { oid, kind: kind(oid) }).collect()
 }
 
-/// Whether an error may show the value of a column: both the current role and the client's may read it, of the table or of
-/// a partitioned table above it, without a policy that could hide the row. In a cascade the current role is the table's
-/// owner, so the client's counts too.
+/// Whether an error may show the value of a column: both the current role and the client's may read it, of the table or
+/// of a partitioned table above it, without a policy that could hide the row. In a cascade the current role is the
+/// table's owner, so the client's counts too.
 pub(crate) fn may_disclose(table: Oid, column: i16) -> bool {
     reads_all_rows(table, column, rights::current_user()) && reads_all_rows(table, column, rights::client_user())
 }
 
-/// The same if the current role has just read the row: it is the client's own, or the client may read all rows as well. In a
-/// SECURITY DEFINER function the current role is the definer.
+/// The same if the current role has just read the row: it is the client's own, or the client may read all rows as well.
+/// In a SECURITY DEFINER function the current role is the definer.
 pub(crate) fn may_disclose_what_is_read(table: Oid, column: i16) -> bool {
     let client = rights::client_user();
     client == rights::current_user() || reads_all_rows(table, column, client)
@@ -81,14 +81,14 @@ pub(crate) struct Made {
     pub(crate) is_enabled: bool,
 }
 
-/// The triggers of a relation that fence_protect() made. The relation is locked to the end of the transaction: by the caller
-/// already, or, a parent of its table, here.
+/// The triggers of a relation that fence_protect() made. The relation is locked to the end of the transaction: by the
+/// caller already, or, a parent of its table, here.
 pub(crate) fn made_triggers(relation: Oid) -> Vec<Made> {
     OpenRelation::open(relation, RelationLock::Reads).map_or_else(Vec::new, |open| made_of(&open))
 }
 
-/// A partition into which a row of this partition could move although no trigger asks there for the fence that it brings:
-/// one that was attached since the partitioned table was protected.
+/// A partition into which a row of this partition could move although no trigger asks there for the fence that it
+/// brings: one that was attached since the partitioned table was protected.
 ///
 /// Nothing is locked for it, as the maintenance of a partition would hold up the moves between others.
 pub(crate) fn open_to_moves(partition: Oid) -> Option<Oid> {

@@ -105,8 +105,8 @@ impl OwnPass {
         OwnPass(PASSES.own.replace(own))
     }
 
-    /// Ends it, after the change has reached this many rows. Answers how it was misused: spent on another row, or on one that
-    /// was left with another fence (by a rule, or a function in an expression or a policy).
+    /// Ends it, after the change has reached this many rows. Answers how it was misused: spent on another row, or on
+    /// one that was left with another fence (by a rule, or a function in an expression or a policy).
     pub(crate) fn end(self, rows: u64) -> Option<UnfencedWrite> {
         let own = PASSES.own.borrow().clone()?;
         match rows {
@@ -187,8 +187,8 @@ pub(crate) fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i6
     true
 }
 
-/// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row. Answers the
-/// fence of the change if it did.
+/// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row. Answers
+/// the fence of the change if it did.
 pub(crate) fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool) -> Option<i64> {
     let own = PASSES.unspent_change(row, old).filter(|own| moved != (own.verb == Verb::Delete))?;
     own.is_spent.set(true);

@@ -1,7 +1,7 @@
 //! The trigger that refuses a write on a protected table, and says why.
 //!
-//! It fires for rows that the WHEN condition does not admit (`passes`), and for every TRUNCATE; it always raises an error.
-//! Invariant: the stored fence is shown only to a client that could read the row itself.
+//! It fires for rows that the WHEN condition does not admit (`passes`), and for every TRUNCATE; it always raises an
+//! error. Invariant: the stored fence is shown only to a client that could read the row itself.
 
 use crate::errors::{Refused, UnfencedWrite};
 use crate::protect::condition;

@@ -24,8 +24,9 @@ use std::rc::Rc;
 
 const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 
-/// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the triggers, or
-/// makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they are.
+/// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the
+/// triggers, or makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they
+/// are.
 pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     let given = ProtectArguments::of(call)?;
     let oid = given.table;
@@ -91,8 +92,8 @@ pub(crate) fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     Ok(count_of(&members))
 }
 
-/// The table, with all below it locked as CREATE TRIGGER does. The rights on each are checked before it waits for a lock,
-/// and for what has changed meanwhile by the commands that follow.
+/// The table, with all below it locked as CREATE TRIGGER does. The rights on each are checked before it waits for a
+/// lock, and for what has changed meanwhile by the commands that follow.
 fn open_for_triggers(oid: Oid, require_right: impl Fn(Oid)) -> Result<Rc<Table>, Refused> {
     if !catalog::relation_exists(oid) {
         return Err(Refused::NoRelation(oid));

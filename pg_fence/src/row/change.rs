@@ -87,8 +87,8 @@ impl Change<'_> {
         Err(self.blocked(stored))
     }
 
-    /// Why the change reached no row: a plain read of the stored fence, with the rights and the snapshot of the caller and
-    /// without a lock, judged by the rule. Errors: there is no such row, or none that the caller may see.
+    /// Why the change reached no row: a plain read of the stored fence, with the rights and the snapshot of the caller
+    /// and without a lock, judged by the rule. Errors: there is no such row, or none that the caller may see.
     fn explain(&self, values: &Values) -> Result<Found, Refused> {
         let outcome = plans::run(&self.statement().plain(Verb::Read), values)?;
         if outcome.rows == 0 {

@@ -26,8 +26,8 @@ pub(crate) struct Key {
     pub(crate) fits: Vec<Fit>,
     /// The values; the guards' are never absent.
     pub(crate) values: Vec<Value>,
-    /// Whether a value is outside its column's type. No row has such a key; the search still runs, with all its checks of
-    /// rights, and finds nothing.
+    /// Whether a value is outside its column's type. No row has such a key; the search still runs, with all its checks
+    /// of rights, and finds nothing.
     is_absent: bool,
 }
 

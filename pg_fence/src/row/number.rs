@@ -1,8 +1,8 @@
 //! Numbers as keys: one number in every type that can hold it.
 //!
-//! A number goes from type to type by its digits, which no setting changes. Invariant: what comes out is the same number,
-//! or nothing: it is never rounded. A float stands for the shortest number that is read as that float, as the server
-//! writes it by default: 0.1 and not 0.1000000000000000055.
+//! A number goes from type to type by its digits, which no setting changes. Invariant: what comes out is the same
+//! number, or nothing: it is never rounded. A float stands for the shortest number that is read as that float, as the
+//! server writes it by default: 0.1 and not 0.1000000000000000055.
 
 use crate::server::types::{self, Input, Value};
 use pg_forms::{c_string, integer, is_same_number, shortest};

@@ -7,8 +7,8 @@ use crate::server::session;
 use crate::table::relation::Table;
 use crate::table::tables;
 
-/// Begins them. Errors: the query was made for other columns than the table has now: it was prepared before, or has waited
-/// for the table's lock since.
+/// Begins them. Errors: the query was made for other columns than the table has now: it was prepared before, or has
+/// waited for the table's lock since.
 pub(crate) fn rows_of(call: &Call, table: &Table) -> Result<Rows, Refused> {
     let fits = call.expects(table.columns.iter().map(|column| (column.number, column.type_oid)));
     // Queries without `*` and what is stored in views stay as they are when they are analysed anew, so once is enough.

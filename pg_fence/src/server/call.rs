@@ -106,8 +106,8 @@ impl Call {
         }
     }
 
-    /// Begins the rows of a function that returns several. They are checked by the constraints of a domain, if the query
-    /// expects one over their type.
+    /// Begins the rows of a function that returns several. They are checked by the constraints of a domain, if the
+    /// query expects one over their type.
     pub(crate) fn rows(&self, domain: Option<Oid>) -> Rows {
         // SAFETY: the call is one of a function that returns rows, so the server passed where they go. It takes the
         // store over from there, which must therefore live as long as the query.
@@ -125,8 +125,8 @@ impl Call {
 
     /// Whether the query expects rows of exactly these columns, by number and type.
     pub(crate) fn expects(&self, columns: impl Iterator<Item = (i16, Oid)>) -> bool {
-        // SAFETY: the call is one of a function that returns rows, so the server passed the description of those that the
-        // query expects, which has as many entries as it says.
+        // SAFETY: the call is one of a function that returns rows, so the server passed the description of those that
+        // the query expects, which has as many entries as it says.
         let expected = unsafe {
             let descriptor = (*self.result_info()).expectedDesc;
             (0..(*descriptor).natts).map(move |n| &*catalog::attribute(descriptor, n))

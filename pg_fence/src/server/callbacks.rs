@@ -52,8 +52,8 @@ pub(crate) fn at_catalog_change(catalog: CatalogId, act: fn(CatalogId, u32)) {
 ///
 /// The query's memory is still there.
 pub(crate) unsafe fn at_end_of_query(query: pg_sys::MemoryContext, act: fn(pg_sys::MemoryContext)) {
-    // SAFETY: as the caller promises; both entries live in the query's memory, as the server asks, and are filled before
-    // they are passed.
+    // SAFETY: as the caller promises; both entries live in the query's memory, as the server asks, and are filled
+    // before they are passed.
     unsafe {
         let ended = pg_sys::MemoryContextAlloc(query, size_of::<QueryEnded>()).cast::<QueryEnded>();
         ended.write(QueryEnded { query, act });

@@ -111,8 +111,8 @@ pub(crate) unsafe fn attribute(descriptor: pg_sys::TupleDesc, n: i32) -> *const 
     }
 }
 
-/// Whether a column has no nulls. A column that is declared NOT NULL can hold them all the same from version 18 on, from
-/// before the constraint (NOT VALID).
+/// Whether a column has no nulls. A column that is declared NOT NULL can hold them all the same from version 18 on,
+/// from before the constraint (NOT VALID).
 ///
 /// # Safety
 ///

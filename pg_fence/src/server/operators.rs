@@ -16,8 +16,8 @@ impl Comparison {
     pub(crate) fn of(family: Oid, class_type: Oid, type_oid: Oid) -> Comparison {
         const ORDER: i16 = pg_sys::BTORDER_PROC as i16;
         let mut info = pg_sys::FmgrInfo::default();
-        // SAFETY: it reads the catalog; every operator class has this function. What the function keeps for itself lives
-        // in the memory context of the call.
+        // SAFETY: it reads the catalog; every operator class has this function. What the function keeps for itself
+        // lives in the memory context of the call.
         unsafe {
             let own = valid(pg_sys::get_opfamily_proc(family, type_oid, type_oid, ORDER));
             let function = own.unwrap_or_else(|| pg_sys::get_opfamily_proc(family, class_type, class_type, ORDER));
@@ -69,8 +69,8 @@ pub(crate) fn cast(value: Value, function: Oid, type_oid: Oid) -> Value {
     const NO_MODIFIER: i32 = -1;
     const IS_EXPLICIT: bool = true;
     let (modifier, explicit) = (Datum::from(NO_MODIFIER), Datum::from(IS_EXPLICIT));
-    // SAFETY: a cast's function takes the value, and then perhaps a modifier and whether the cast is explicit, and gives a
-    // value of the type.
+    // SAFETY: a cast's function takes the value, and then perhaps a modifier and whether the cast is explicit, and
+    // gives a value of the type.
     unsafe {
         let datum = pg_sys::OidFunctionCall3Coll(function, pg_sys::InvalidOid, value.datum(), modifier, explicit);
         Value::new(datum, type_oid)

@@ -2,8 +2,8 @@
 //!
 //! The server analyses a query once and keeps it, for a prepared statement or in PL/pgSQL. For a query on a table it
 //! notes that it must be analysed anew when the table's columns change; for one on a function that returns rows of the
-//! table it does not. So the functions look it up in the plan that runs. Invariant: nothing is changed; each node is used
-//! as what its tag says.
+//! table it does not. So the functions look it up in the plan that runs. Invariant: nothing is changed; each node is
+//! used as what its tag says.
 
 use crate::server::catalog;
 use crate::server::nodes::elements;
@@ -80,8 +80,8 @@ unsafe fn in_list(plans: *mut pg_sys::List, call: *mut pg_sys::Node) -> Option<F
 }
 
 unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_sys::TupleDesc) -> MadeFor {
-    // SAFETY: the scan's number is that of its entry in the range table; the names there are strings, one for each column
-    // that the function had, an empty one for a column that was dropped by then.
+    // SAFETY: the scan's number is that of its entry in the range table; the names there are strings, one for each
+    // column that the function had, an empty one for a column that was dropped by then.
     unsafe {
         let relation = (*found.scan).scan.scanrelid;
         let Some(entry) = elements(statement.rtable).nth(relation as usize - 1) else { return MadeFor::These };

@@ -39,7 +39,8 @@ pub(crate) struct IndexColumn {
 pub(crate) struct Trigger<'r>(&'r pg_sys::Trigger);
 
 impl OpenRelation {
-    /// Opens a relation under a lock; `None` where it does not exist. Without a lock to take, it must be locked already.
+    /// Opens a relation under a lock; `None` where it does not exist. Without a lock to take, it must be locked
+    /// already.
     pub(crate) fn open(oid: Oid, lock: RelationLock) -> Option<OpenRelation> {
         // SAFETY: a null answer says that there is no such relation.
         let relation = unsafe { pg_sys::try_relation_open(oid, lock.mode()) };

@@ -19,8 +19,9 @@ pub(crate) fn reads_all_rows(relation: Oid, column: i16, role: Oid) -> bool {
     }
 }
 
-/// Raises the server's error unless the caller may change some row of a relation, that is, unless it may wait for the lock
-/// of a writer. Which columns it may read and write is for the statement to say. Answers whether there is such a relation.
+/// Raises the server's error unless the caller may change some row of a relation, that is, unless it may wait for the
+/// lock of a writer. Which columns it may read and write is for the statement to say. Answers whether there is such a
+/// relation.
 pub(crate) fn require_some_writing(relation: Oid) -> bool {
     // SAFETY: it reads the catalog, and raises an error or does nothing.
     unsafe {

@@ -4,6 +4,8 @@ use crate::server::raw;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 use std::ops::Deref;
+use std::sync::OnceLock;
+use std::thread::ThreadId;
 
 /// State of the backend. A backend has one thread, which alone runs the functions of an extension.
 pub(crate) struct MainThread<T>(pub(crate) T);
@@ -15,8 +17,16 @@ impl<T> Deref for MainThread<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
+        debug_assert!(is_first_thread(), "a thread of its own uses the state of the backend");
         &self.0
     }
+}
+
+/// Whether this is the thread that asked first. A process that is forked keeps it.
+fn is_first_thread() -> bool {
+    static FIRST: OnceLock<ThreadId> = OnceLock::new();
+    let this = std::thread::current().id();
+    *FIRST.get_or_init(|| this) == this
 }
 
 /// The clock as microseconds since 1970.
@@ -119,8 +129,8 @@ pub(crate) fn forget_analyses() {
     unsafe { pg_sys::ResetPlanCache() };
 }
 
-/// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end of
-/// the session pass through.
+/// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end
+/// of the session pass through.
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
 pub(crate) fn unless_refused<T>(
     act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe,

@@ -85,8 +85,8 @@ impl Connection {
             Planning::Once => pg_sys::CURSOR_OPT_GENERIC_PLAN,
             Planning::EachTime => pg_sys::CURSOR_OPT_CUSTOM_PLAN,
         } as c_int;
-        // SAFETY: the text ends with a NUL. Once kept, the plan lives until it is freed, and so does the source of its one
-        // statement.
+        // SAFETY: the text ends with a NUL. Once kept, the plan lives until it is freed, and so does the source of its
+        // one statement.
         unsafe {
             let kept = pg_sys::SPI_prepare_cursor(sql.as_ptr(), types.len() as c_int, types.as_mut_ptr(), options);
             if kept.is_null() {
@@ -120,8 +120,8 @@ pub(crate) struct Prepared {
 
 static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
 
-/// Frees what was dropped since the last call. Called at the start of a call, never while a callback or an error is under
-/// way.
+/// Frees what was dropped since the last call. Called at the start of a call, never while a callback or an error is
+/// under way.
 pub(crate) fn free_dropped() {
     loop {
         let Some(kept) = DROPPED.borrow_mut().pop() else { return };

@@ -1,7 +1,7 @@
 //! One stored version of a row, read by its tid whatever a snapshot says of it.
 //!
-//! For triggers, which are given the tid of the version that a statement has just replaced. Invariant: only a table that
-//! the transaction has locked for writing is read, so a call by hand reads nothing that the caller could not.
+//! For triggers, which are given the tid of the version that a statement has just replaced. Invariant: only a table
+//! that the transaction has locked for writing is read, so a call by hand reads nothing that the caller could not.
 
 use crate::server::catalog;
 use crate::server::locks::{self, RelationLock};
@@ -30,9 +30,9 @@ impl Stored {
         let relation = OpenRelation::open(table, RelationLock::None).filter(OpenRelation::is_heap)?;
         let mut stored = Stored { relation, tuple: Default::default(), buffer: 0 };
         stored.tuple.t_self = tid;
-        // SAFETY: the relation is locked, and its tuples are those of a heap. The tid was checked to have the form of one,
-        // as a block number that stands for none would add a block to the table. The buffer is released with the answer,
-        // and is not there where nothing is found.
+        // SAFETY: the relation is locked, and its tuples are those of a heap. The tid was checked to have the form of
+        // one, as a block number that stands for none would add a block to the table. The buffer is released with the
+        // answer, and is not there where nothing is found.
         unsafe {
             let snapshot = &raw mut pg_sys::SnapshotAnyData;
             let relation = stored.relation.as_ptr();

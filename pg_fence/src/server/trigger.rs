@@ -68,8 +68,8 @@ impl<'c> TriggerEvent<'c> {
         self.trigger().tgtype
     }
 
-    /// The value of a column of integers of a row trigger's row; `None` is null. The table has the column, which is bigint
-    /// or integer.
+    /// The value of a column of integers of a row trigger's row; `None` is null. The table has the column, which is
+    /// bigint or integer.
     pub(crate) fn integer(&self, row: EventRow, column: i16) -> Option<i64> {
         const SHORT: i16 = size_of::<i32>() as i16;
         // SAFETY: a row trigger has the tuples of its event, rows of its table.

@@ -1,7 +1,7 @@
 //! The counters: what is counted for a table or a guard, and where its entry lies.
 //!
-//! A fixed number of entries, in blocks with a lightweight lock each. Where there is no memory, nothing is counted, and that
-//! is no error.
+//! A fixed number of entries, in blocks with a lightweight lock each. Where there is no memory, nothing is counted, and
+//! that is no error.
 
 use crate::server::session::{self, MainThread};
 use crate::stats::memory::{

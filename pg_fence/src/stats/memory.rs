@@ -1,8 +1,8 @@
 //! The shared memory of the counters: its layout, its locks, and how a session has it.
 //!
 //! Preloaded, the memory is reserved when the server starts; else the server's registry of shared segments gives it at
-//! the first count, which it can from version 17 on. Invariant: an entry is read and written under the lock of its block
-//! alone; whoever holds one does nothing that can fail, and takes no second one.
+//! the first count, which it can from version 17 on. Invariant: an entry is read and written under the lock of its
+//! block alone; whoever holds one does nothing that can fail, and takes no second one.
 
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
 use crate::server::log;
@@ -176,7 +176,8 @@ pub(crate) fn shared() -> Option<&'static Shared> {
 #[cfg(not(any(feature = "pg15", feature = "pg16")))]
 fn segment() -> Option<&'static Shared> {
     let mut found = false;
-    // SAFETY: the segment has the size of the table, is made ready before anyone sees it, and lives as long as the server.
+    // SAFETY: the segment has the size of the table, is made ready before anyone sees it, and lives as long as the
+    // server.
     unsafe {
         #[cfg(not(feature = "pg19"))]
         let segment =

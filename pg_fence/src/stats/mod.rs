@@ -1,7 +1,8 @@
 //! `pg_stat_fence`: what has been counted, and where.
 //!
 //! Calls are counted, not commits: a count survives rollback, so that a retry that is refused is seen. A call never
-//! fails because it cannot be counted. It waits for others that count in the same block for as long as they add a number.
+//! fails because it cannot be counted. It waits for others that count in the same block for as long as they add a
+//! number.
 
 pub(crate) mod counters;
 pub(crate) mod memory;
@@ -61,7 +62,8 @@ impl Subject<'_> {
 }
 
 impl Named for Subject<'_> {
-    /// A temporary table has none: it is of one session, which no other can be stale against, and there can be thousands.
+    /// A temporary table has none: it is of one session, which no other can be stale against, and there can be
+    /// thousands.
     fn name(&self) -> Option<Vec<u8>> {
         match *self {
             Subject::Table(oid) => (!catalog::is_temporary(oid)).then(Vec::new),

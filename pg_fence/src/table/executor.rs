@@ -118,8 +118,9 @@ pub(crate) unsafe fn run_rewritten(
     let mut datums: Vec<Datum> = values.iter().map(|value| value.unwrap_or(Datum::null())).collect();
     let nulls: Vec<c_char> = values.iter().map(|value| if value.is_some() { IS_VALUE } else { IS_NULL }).collect();
     let connection = Connection::open()?;
-    // SAFETY: as the caller promises. The first row is read only if there is one, and has the fields that the statement answers, as the server checks when a rule is
-    // made; a row value is copied to the memory context that outlives the connection.
+    // SAFETY: as the caller promises. The first row is read only if there is one, and has the fields that the statement
+    // answers, as the server checks when a rule is made; a row value is copied to the memory context that outlives the
+    // connection.
     let answered = unsafe {
         let code = pg_sys::SPI_execute_plan(plan, datums.as_mut_ptr(), nulls.as_ptr(), READ_WRITE, NO_LIMIT);
         if code < 0 {
@@ -158,7 +159,8 @@ unsafe fn run_unguarded(
     planning: &ByIndex,
 ) -> Option<Answered> {
     let no_environment = std::ptr::null_mut();
-    // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends this.
+    // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends
+    // this.
     unsafe {
         let text = (*source).query_string;
         let mut context = pg_sys::ErrorContextCallback {
@@ -190,8 +192,9 @@ unsafe fn run_unguarded(
     }
 }
 
-/// Lets the planner choose an index where there is one. A plan is kept, and what it was made for grows: a scan of a table
-/// with one row, or of one that a row-security policy looks into, would be kept for a million. Ends with an error too.
+/// Lets the planner choose an index where there is one. A plan is kept, and what it was made for grows: a scan of a
+/// table with one row, or of one that a row-security policy looks into, would be kept for a million. Ends with an error
+/// too.
 #[derive(Default)]
 struct ByIndex {
     before: Cell<Option<[bool; 3]>>,

@@ -11,7 +11,8 @@ use pg_forms::c_string;
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, OnceCell, RefCell};
 
-/// Reads the facts of a relation that is locked. Errors: it is gone, not a table, or has no primary key that picks one row.
+/// Reads the facts of a relation that is locked. Errors: it is gone, not a table, or has no primary key that picks one
+/// row.
 pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
     let relation = OpenRelation::open(oid, RelationLock::None).ok_or(Refused::NoRelation(oid))?;
     let name = relation.name();

@@ -66,8 +66,8 @@ impl Plan {
         bytes as isize - before as isize
     }
 
-    /// Whether it is the plan of the statement that is made of these: the types of its key's values and the columns of its
-    /// patch.
+    /// Whether it is the plan of the statement that is made of these: the types of its key's values and the columns of
+    /// its patch.
     pub(crate) fn is_of(
         &self,
         head: Head,

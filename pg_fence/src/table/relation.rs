@@ -1,7 +1,7 @@
 //! The facts of a fenced table: its columns, its primary key, and what its statements depend on.
 //!
-//! Not how they are read (`facts`) and how long they are kept (`tables`). A table is known by its oid, so it is the same
-//! when it is renamed or moved, and one that is created again under an old name is another table.
+//! Not how they are read (`facts`) and how long they are kept (`tables`). A table is known by its oid, so it is the
+//! same when it is renamed or moved, and one that is created again under an old name is another table.
 
 use crate::errors::Refused;
 use crate::server::callbacks::CatalogId;

@@ -1,7 +1,7 @@
 //! The tables that a session knows: their facts and plans, how long they are kept, and when they must be read again.
 //!
-//! Invariants: an entry is used only after its table is locked, which brings in the news of all changes; what the server
-//! calls back here only marks entries; nothing of the server is called while the map is borrowed.
+//! Invariants: an entry is used only after its table is locked, which brings in the news of all changes; what the
+//! server calls back here only marks entries; nothing of the server is called while the map is borrowed.
 
 use crate::errors::Refused;
 use crate::server::callbacks::{self, CatalogId};
@@ -35,7 +35,8 @@ struct Tables {
     refused: RefCell<BTreeMap<u32, u64>>,
 }
 
-/// Only tables that are altered while they are in use come here; a table that is forgotten has a query refused once more.
+/// Only tables that are altered while they are in use come here; a table that is forgotten has a query refused once
+/// more.
 const MAX_REFUSED: usize = 1_000;
 
 static TABLES: MainThread<Tables> = MainThread(Tables {
@@ -193,10 +194,10 @@ impl Tables {
         self.bytes.set(bytes);
     }
 
-    /// Notes how many columns have changed by now for the tables that have changed, and answers whether that is news for
-    /// one of them. A query that names the row type of a table does not depend on its columns for the server. Where the
-    /// query's columns must fit those of something else, as with RETURN QUERY, it is refused before it calls a function of
-    /// this library, so that must not be waited for.
+    /// Notes how many columns have changed by now for the tables that have changed, and answers whether that is news
+    /// for one of them. A query that names the row type of a table does not depend on its columns for the server. Where
+    /// the query's columns must fit those of something else, as with RETURN QUERY, it is refused before it calls a
+    /// function of this library, so that must not be waited for.
     fn note_column_changes(&self, is_changed: impl Fn(&Table) -> bool) -> bool {
         let now = self.column_changes.get();
         let (mut is_known, mut any_is_news) = (false, false);
@@ -237,8 +238,8 @@ fn catalog_changed(catalog: CatalogId, hash: u32) {
         return;
     }
     let changed = CatalogEntry { catalog, hash };
-    // A query that names the row type of a table keeps the type's oid, and the server does not note that. Where the table
-    // was dropped, its name may stand for another one now.
+    // A query that names the row type of a table keeps the type's oid, and the server does not note that. Where the
+    // table was dropped, its name may stand for another one now.
     let is_row_type = |table: &Rc<Table>| hash == 0 || table.row_type_hash == hash;
     if catalog == TYPES && TABLES.by_oid.borrow().values().any(is_row_type) {
         session::forget_analyses();
