@@ -14,7 +14,7 @@ pub(crate) fn rows_of(call: &Call, table: &Table) -> Result<Rows, Refused> {
     // Queries without `*` and what is stored in views stay as they are when they are analysed anew, so once is enough.
     let is_refused = match if fits { call.made_for() } else { MadeFor::Others } {
         MadeFor::These => false,
-        MadeFor::Older => tables::is_news(table),
+        MadeFor::Older => tables::note_refusal(table),
         MadeFor::Others => true,
     };
     if is_refused {

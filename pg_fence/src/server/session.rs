@@ -17,7 +17,7 @@ impl<T> Deref for MainThread<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        debug_assert!(is_first_thread(), "a thread of its own uses the state of the backend");
+        debug_assert!(is_first_thread(), "another thread uses the state of the backend");
         &self.0
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn subtransaction() -> pg_sys::SubTransactionId {
 }
 
 /// Whether the transaction goes on after the statement that the client has sent: a transaction block, or one of several
-/// statements in one message. DO and CALL go on by themselves, and what is no client's statement ends its transaction
+/// statements in one message. DO and CALL go on by themselves, and what is not sent by a client ends its transaction
 /// itself. A function that the client calls does not, but inside a savepoint of its own nothing shows that.
 pub(crate) fn is_in_transaction_block() -> bool {
     // SAFETY: reading variables of the backend; the portal that runs stays while it does.

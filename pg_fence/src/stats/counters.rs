@@ -68,7 +68,7 @@ pub(crate) fn count(kind: SubjectKind, key: SubjectKey, counter: Counter, stale:
         return;
     }
     let name = subject.name();
-    if name.is_some() && block.with(|contents| contents.is_crowded(key)) && has_rested(&RETURNED_AT[key.block()]) {
+    if name.is_some() && block.with(|contents| contents.is_crowded(key)) && take_turn(&RETURNED_AT[key.block()]) {
         block.give_back(|key| subject.is_gone(key));
     }
     block.with(|contents| match name.as_deref().and_then(|name| contents.find_or_make(key, name)) {
@@ -233,8 +233,8 @@ impl Entry {
     }
 }
 
-/// Whether this session has rested since it did this last.
-fn has_rested(last: &Cell<i64>) -> bool {
+/// Takes a turn if this session has rested since its last. Answers whether it did.
+fn take_turn(last: &Cell<i64>) -> bool {
     let now = session::now();
     let rested = now.saturating_sub(last.get()) >= RETURN_REST_US;
     if rested {

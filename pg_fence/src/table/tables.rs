@@ -114,8 +114,9 @@ fn locked(oid: Oid) -> Result<Rc<Table>, Refused> {
     Ok(table)
 }
 
-/// Whether this is asked for the first time since the table has these columns.
-pub(crate) fn is_news(table: &Table) -> bool {
+/// Notes that a query is refused because it was made for older columns. Answers whether it is the first since the table
+/// has these.
+pub(crate) fn note_refusal(table: &Table) -> bool {
     let mut hasher = std::hash::DefaultHasher::new();
     for column in &table.columns {
         (column.number, &column.name, column.type_oid.to_u32(), column.typmod).hash(&mut hasher);
