@@ -1,7 +1,7 @@
 """A Redis server with clocks that a test moves, through the C library: its wall clock alone, or all of them, which then
 stand still until they are moved.
 
-So a sequence of lock commands has one right outcome, to the millisecond, on the module as it is shipped.
+So a sequence of lock commands has one correct outcome, to the millisecond, on the module as it is shipped.
 """
 
 import mmap
@@ -144,7 +144,7 @@ class FrozenRedis:
         self.settle()
 
     def settle(self):
-        """Wait until it has been round twice: everything that was due is done, and every reply is on its way."""
+        """Wait for two turns of its event loop: everything that was due is done, and every reply is on its way."""
         for _ in range(3):
             assert self._control.call("PING") == "PONG"
 

@@ -39,7 +39,7 @@ def crc64(data):
 
 
 def seal(body, version=RDB_VERSION):
-    """A dump with this body and a right checksum."""
+    """A dump with this body and a valid checksum."""
     covered = body + struct.pack("<H", version)
     return covered + struct.pack("<Q", crc64(covered))
 

@@ -15,7 +15,7 @@ def pgrx_environment(major):
     root = places.fetched_root(pg_config)
     if root is not None and (root / "usr" / "include").is_dir():
         # Debian's server headers include others, which were unpacked beside them. Not by BINDGEN_EXTRA_CLANG_ARGS:
-        # cargo builds bindgen itself anew when that changes, so that every other build would take half a minute more.
+        # cargo rebuilds bindgen itself when that changes, so that every other build would take half a minute more.
         environment["C_INCLUDE_PATH"] = root / "usr" / "include"
     return environment
 

@@ -102,7 +102,7 @@ def _start():
     }
     _write(state)
     _make_client("redis-cli", redis.cli_command()[0], redis.libraries, ["-u", state["redis_url"]])
-    # `wrapped` fits the terminal. What is given on the command line comes later and counts.
+    # `wrapped` fits the terminal. What is given on the command line comes later and wins.
     _make_client("psql", postgres.installation.psql, postgres.installation.libraries, ["-P", "format=wrapped", "-d", state["database_url"]])
     return state
 
@@ -143,7 +143,7 @@ def _facts(name, pid, stop_signal, folder):
 
 
 def _runs(server):
-    """Whether the pid is still the process that was started, and not a later one with the same number."""
+    """Whether the pid is still the process that was started, not a later one with the same number."""
     started = start_time(server["pid"])
     return started is not None and started == server["started"]
 

@@ -22,7 +22,7 @@ from .waiting import eventually
 # A cold start on a loaded two-core machine took up to 4 s; ten times that is a server that will not come.
 START_WITHIN_S = 40.0
 STOP_WITHIN_S = 30.0
-# Two servers that chose the same free port at once is rare; so many times in a row is something else.
+# Two servers rarely choose the same free port at once; so many times in a row means something else.
 PORT_ATTEMPTS = 10
 _MEMORY = "/dev/shm"
 # A data folder of the tests stays below 0.5 GB, and few run at a time.

@@ -18,7 +18,7 @@ READY_WITHIN_S = 120.0
 _DEFAULTS = {
     "cluster-enabled": "yes",
     "cluster-announce-ip": "127.0.0.1",
-    # How long a node is silent before it counts as failed: longer than a loaded machine keeps one waiting.
+    # How long a node is silent before it counts as failed: longer than a loaded machine delays one.
     "cluster-node-timeout": "2500",
     "cluster-allow-replica-migration": "no",
     # After a diskless sync a primary holds its stream back for up to a second.
@@ -28,7 +28,7 @@ _DEFAULTS = {
 
 
 class ClusterNode(RedisServer):
-    """One node. The port of the cluster's own talk is chosen anew until the first start has succeeded."""
+    """One node. The port of the cluster bus is chosen again until the first start has succeeded."""
 
     def __init__(self, config=None, environment=None):
         super().__init__(config={**_DEFAULTS, **(config or {})}, environment=environment)
@@ -80,7 +80,7 @@ class RedisCluster:
         self._finalizer = weakref.finalize(self, _close_all, list(self.nodes))
 
     def start(self):
-        """Start all nodes, make them one cluster, and wait until every node says that it is whole."""
+        """Start all nodes, make them one cluster, and wait until every node reports that it is whole."""
         for node in self.nodes:
             node.start()
         for number, node in enumerate(self.nodes, 1):
@@ -99,7 +99,7 @@ class RedisCluster:
         return self
 
     def heal(self):
-        """Start again what was killed, call off moves that a failed test has left, and wait until the cluster is whole."""
+        """Restart what was killed, cancel moves that a failed test has left, and wait until the cluster is whole."""
         for node in self.nodes:
             if node.pid is None:
                 node.start()
@@ -152,12 +152,12 @@ class RedisCluster:
         while keys := source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
             try:
                 source.call("MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
-            except AssertionError:  # a key may go while it is to be moved
+            except AssertionError:  # a key may vanish while it is being moved
                 if time.monotonic() > deadline:
                     raise
 
     def end_move(self, slot, target):
-        """Notify every node who serves the slot now, the new server first."""
+        """Notify every node which one serves the slot now, that one first."""
         name = target.id
         for node in [target, *(node for node in self.primaries() if node is not target)]:
             node.call("CLUSTER", "SETSLOT", slot, "NODE", name)
@@ -166,7 +166,7 @@ class RedisCluster:
         """Move a slot key by key, as redis-cli's reshard does."""
         self.begin_move(slot, source, target)
         self.move_keys(slot, source, target)
-        # A key may be born until the source learns that the slot is not its own any more.
+        # A key may be created until the source learns that the slot is not its own any more.
         self.end_move(slot, target)
 
     def move_atomic(self, slot, source, target):
