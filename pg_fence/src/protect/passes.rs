@@ -172,7 +172,7 @@ impl OwnChange {
         })
     }
 
-    /// A reset, the only one that is no step of the protocol, passes whatever is stored.
+    /// A reset, which alone is not a step of the protocol, passes whatever is stored.
     fn accepts(&self, old: Option<i64>) -> bool {
         let judged = |step: Step| Fence::new(self.fence.unsigned_abs()).map(|fence| step.judge(old, fence));
         self.verb.step().is_none_or(|step| judged(step) == Some(Verdict::Accepted))

@@ -175,7 +175,7 @@ impl KeyColumn {
         self.fits.borrow().iter().find(|(known, _)| *known == given).map(|(_, fit)| *fit)
     }
 
-    /// The input function of the type without a domain's checks: a key that no row can have is no error.
+    /// The input function of the type without a domain's checks: a key that no row can have is not an error.
     pub(crate) fn base_input(&self, column: &Column) -> &Input {
         self.base_input.get_or_init(|| Input::of(column.base_type))
     }
