@@ -92,12 +92,12 @@ def faults(results):
         ),
         (
             "The same with `MAXHOLD` of two leases",
-            f"the next worker {_got(ended)}; the renewer is told: 0; the late write is {_accepted(ended)}",
+            f"the next worker {_got(ended)}; the renewer gets 0; the late write is {_accepted(ended)}",
         ),
         (
             f"An asyncio loop is blocked for {loop['blocked_ms']} ms, its renewal of {loop['lease_ms']} ms starves",
-            f"after {loop['renewals_before']} renewals in time the lease runs out, the next worker gets in, the renewer is"
-            f" told: 0, and the late write is {_accepted(loop)}",
+            f"after {loop['renewals_before']} renewals in time the lease expires, the next worker gets in, the renewer"
+            f" gets 0, and the late write is {_accepted(loop)}",
         ),
         (
             "Two tasks share one owner string",
