@@ -26,10 +26,10 @@ const WAYS: usize = 4;
 
 /// How a counter or a gauge is called.
 pub(crate) struct Counter {
-    pub in_stats: &'static str,
-    pub in_info: &'static std::ffi::CStr,
+    pub(crate) in_stats: &'static str,
+    pub(crate) in_info: &'static std::ffi::CStr,
     /// Each name has one of its own.
-    pub by_name: bool,
+    pub(crate) by_name: bool,
 }
 
 macro_rules! counts {
@@ -208,8 +208,8 @@ struct Stats {
 /// What is known of one name.
 #[derive(Clone)]
 pub(crate) struct NameStats {
-    pub db: i32,
-    pub name: Box<[u8]>,
+    pub(crate) db: i32,
+    pub(crate) name: Box<[u8]>,
     /// Falls when another name wants the cell, rises with every use.
     weight: u64,
     /// Those of `COUNTS` that a name has.
@@ -382,7 +382,7 @@ impl NameStats {
     }
 
     /// The values of `NAME_FIELDS`.
-    pub fn fields(&self, waiters: usize) -> [u64; NAME_FIELDS.len()] {
+    pub(crate) fn fields(&self, waiters: usize) -> [u64; NAME_FIELDS.len()] {
         let count = |count: Count| POSITION_OF[count as usize].map_or(0, |place| self.counts[place]);
         let mut fields = [0; NAME_FIELDS.len()];
         fields[..PER_NAME].copy_from_slice(&self.counts);
@@ -391,7 +391,7 @@ impl NameStats {
         fields
     }
 
-    pub fn lock(&self) -> LockName<'_> {
+    pub(crate) fn lock(&self) -> LockName<'_> {
         LockName { db: self.db, name: &self.name }
     }
 

@@ -57,8 +57,9 @@ const STEP_US: i64 = 100_000;
 
 /// Called by the server's cron: follows the clocks of the machine.
 ///
-/// While its host pauses a machine, the clock of leases stands still, and readings that replicas have from before promise
-/// too much. The wall clock is put right afterwards, which shows it. Under another number replicas judge the clock anew.
+/// While its host pauses a machine, the clock of leases stands still, and readings that replicas have from before
+/// promise too much. The wall clock is put right afterwards, which shows it. Under another number replicas judge the
+/// clock anew.
 pub(crate) fn follow_clock() {
     if clock::follow_system() > STEP_US && is_primary() {
         clock::become_issuer(Ctx::random());

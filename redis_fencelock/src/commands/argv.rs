@@ -21,30 +21,30 @@ pub(crate) struct Argv<'a> {
 const FEW: usize = 16;
 
 impl<'a> Argv<'a> {
-    pub fn of(strings: &'a [Str<'a>]) -> Argv<'a> {
+    pub(crate) fn of(strings: &'a [Str<'a>]) -> Argv<'a> {
         Argv { strings, few: OnceCell::new(), many: OnceCell::new() }
     }
 
     /// The key, of a command whose arity promises one.
-    pub fn key(&self) -> Str<'a> {
+    pub(crate) fn key(&self) -> Str<'a> {
         self.strings[1]
     }
 
     /// The argument at a position that the command's arity promises.
-    pub fn at(&self, position: usize) -> &'a [u8] {
+    pub(crate) fn at(&self, position: usize) -> &'a [u8] {
         self.strings[position].bytes()
     }
 
-    pub fn from(&self, position: usize) -> &[&'a [u8]] {
+    pub(crate) fn from(&self, position: usize) -> &[&'a [u8]] {
         if self.strings.len() <= position { &[] } else { &self.all()[position..] }
     }
 
-    pub fn strings_from(&self, position: usize) -> &'a [Str<'a>] {
+    pub(crate) fn strings_from(&self, position: usize) -> &'a [Str<'a>] {
         self.strings.get(position..).unwrap_or_default()
     }
 
     /// The first arguments after the name. What a later version has behind them is ignored.
-    pub fn first<const N: usize>(&self) -> Option<[Str<'a>; N]> {
+    pub(crate) fn first<const N: usize>(&self) -> Option<[Str<'a>; N]> {
         self.strings.get(1..=N)?.try_into().ok()
     }
 

@@ -34,11 +34,11 @@ pub(crate) type CommandResult = Result<Reply, Reply>;
 
 /// What INSPECT replies of a lock.
 pub(crate) struct Inspected {
-    pub owner: Vec<u8>,
-    pub lease: Lease,
-    pub now_us: u64,
-    pub waiters: usize,
-    pub state: State,
+    pub(crate) owner: Vec<u8>,
+    pub(crate) lease: Lease,
+    pub(crate) now_us: u64,
+    pub(crate) waiters: usize,
+    pub(crate) state: State,
 }
 
 impl From<BadArgument<'_>> for Reply {
@@ -60,11 +60,11 @@ impl From<WrongType> for Reply {
 }
 
 impl Reply {
-    pub fn read_only() -> Reply {
+    pub(crate) fn read_only() -> Reply {
         Reply::Error("READONLY only the primary grants leases and fences".into())
     }
 
-    pub fn send(self, ctx: Ctx) -> c_int {
+    pub(crate) fn send(self, ctx: Ctx) -> c_int {
         match self {
             Reply::Integer(number) => ctx.reply_integer(number as i64),
             Reply::Ok => ctx.reply_ok(),

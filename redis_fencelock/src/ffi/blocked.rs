@@ -28,16 +28,24 @@ type ReplyProc = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::R
 /// What the server calls for a blocked client.
 pub(crate) struct BlockedProcs {
     /// To write the reply, once it is unblocked.
-    pub reply: ReplyProc,
+    pub(crate) reply: ReplyProc,
     /// After CLIENT UNBLOCK.
-    pub timeout: ReplyProc,
+    pub(crate) timeout: ReplyProc,
     /// When it is gone.
-    pub gone: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut raw::RedisModuleBlockedClient),
+    pub(crate) gone: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut raw::RedisModuleBlockedClient),
     /// When the server has released it.
-    pub free: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void),
+    pub(crate) free: unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void),
 }
 
 impl Ctx<'_> {
+    /// Whether the client of the running command may block: not in a transaction, and not in a script.
+    pub(crate) fn may_block(self) -> bool {
+        let denies = raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+            | raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_LUA;
+        self.flags() & denies == 0
+    }
+
     /// Blocks the client of the running command, without a time limit; `None`, with nothing done, when the server does
     /// not allow that.
     pub(crate) fn block(self, procs: &BlockedProcs) -> Option<Blocked> {

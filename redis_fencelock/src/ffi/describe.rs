@@ -13,24 +13,24 @@ use crate::ffi::guard::api;
 
 /// A description of a command.
 pub(crate) struct Docs {
-    pub summary: &'static CStr,
-    pub complexity: &'static CStr,
-    pub arity: c_int,
-    pub args: &'static [Arg],
+    pub(crate) summary: &'static CStr,
+    pub(crate) complexity: &'static CStr,
+    pub(crate) arity: c_int,
+    pub(crate) args: &'static [Arg],
     /// Flags of the key, `REDISMODULE_CMD_KEY_*`; 0 for a command without one.
-    pub key: u32,
-    pub categories: &'static CStr,
+    pub(crate) key: u32,
+    pub(crate) categories: &'static CStr,
 }
 
 /// An argument: its name, its type, and the token before it.
 pub(crate) struct Arg {
-    pub name: &'static CStr,
-    pub kind: raw::RedisModuleCommandArgType,
-    pub token: Option<&'static CStr>,
+    pub(crate) name: &'static CStr,
+    pub(crate) kind: raw::RedisModuleCommandArgType,
+    pub(crate) token: Option<&'static CStr>,
     /// The unit of a number that has one.
-    pub summary: Option<&'static CStr>,
-    pub flags: u32,
-    pub parts: &'static [Arg],
+    pub(crate) summary: Option<&'static CStr>,
+    pub(crate) flags: u32,
+    pub(crate) parts: &'static [Arg],
 }
 
 pub(crate) const STRING: raw::RedisModuleCommandArgType = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING;

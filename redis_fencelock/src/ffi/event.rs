@@ -46,9 +46,9 @@ macro_rules! comes_with_an_event {
 /// Of a flush.
 pub(crate) struct Flush {
     /// The database; `None` for all.
-    pub db: Option<i32>,
+    pub(crate) db: Option<i32>,
     /// The values are freed by this thread.
-    pub is_sync: bool,
+    pub(crate) is_sync: bool,
 }
 comes_with_an_event!(Flush from RedisModuleFlushInfo, |flush| Flush {
     db: (flush.dbnum >= 0).then_some(flush.dbnum),

@@ -14,7 +14,7 @@ pub(crate) struct MainThread<T>(T);
 unsafe impl<T> Sync for MainThread<T> {}
 
 impl<T> MainThread<T> {
-    pub const fn new(state: T) -> MainThread<T> {
+    pub(crate) const fn new(state: T) -> MainThread<T> {
         MainThread(state)
     }
 }

@@ -68,9 +68,9 @@ pub(crate) unsafe fn on_load(
 
 /// A setting of the module: its name, and its position among the others, which callbacks get.
 pub(crate) struct Setting {
-    pub name: &'static CStr,
-    pub flags: u32,
-    pub position: usize,
+    pub(crate) name: &'static CStr,
+    pub(crate) flags: u32,
+    pub(crate) position: usize,
 }
 
 /// The position of a setting, as a callback gets it.

@@ -32,8 +32,8 @@ struct Arrivals {
 
 /// A lock that was restored: its database and name.
 pub(crate) struct Restored {
-    pub db: i32,
-    pub name: Box<[u8]>,
+    pub(crate) db: i32,
+    pub(crate) name: Box<[u8]>,
 }
 
 /// Notes where what is loaded from now on comes from: a snapshot from the primary was made just now, whatever the two

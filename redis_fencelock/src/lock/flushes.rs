@@ -4,20 +4,20 @@
 /// ones no longer count and are dropped in slices.
 #[derive(Default)]
 pub(crate) struct Flushes {
-    pub databases: Vec<Database>,
-    pub live: usize,
-    pub flushed: usize,
+    pub(crate) databases: Vec<Database>,
+    pub(crate) live: usize,
+    pub(crate) flushed: usize,
     /// Values were flushed while others were loaded beside them.
-    pub is_flushed_aside: bool,
+    pub(crate) is_flushed_aside: bool,
     /// The first generation whose values were not all freed with the keyspace.
-    pub freed_before: u32,
+    pub(crate) freed_before: u32,
 }
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Database {
-    pub live: usize,
+    pub(crate) live: usize,
     /// The first generation that was not flushed.
-    pub since: u32,
+    pub(crate) since: u32,
 }
 
 impl Flushes {
@@ -29,16 +29,16 @@ impl Flushes {
         &mut self.databases[at]
     }
 
-    pub fn is_flushed(&self, known_as: u32, generation: u32) -> bool {
+    pub(crate) fn is_flushed(&self, known_as: u32, generation: u32) -> bool {
         self.databases.get(known_as as usize).is_some_and(|database| generation < database.since)
     }
 
-    pub fn enter(&mut self, known_as: u32) {
+    pub(crate) fn enter(&mut self, known_as: u32) {
         self.database(known_as).live += 1;
         self.live += 1;
     }
 
-    pub fn leave(&mut self, known_as: u32, generation: u32) {
+    pub(crate) fn leave(&mut self, known_as: u32, generation: u32) {
         if self.is_flushed(known_as, generation) {
             self.flushed -= 1;
         } else {

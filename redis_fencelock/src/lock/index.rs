@@ -61,7 +61,7 @@ pub(crate) struct Index {
     /// `databases[n]` is the number under which database n is known here. SWAPDB swaps two entries and no value.
     databases: Vec<u32>,
     /// Some value is stored under a name that the index does not know.
-    pub has_strays: bool,
+    pub(crate) has_strays: bool,
     /// Some values were freed without being touched.
     has_freed: bool,
     /// The sweep for them is to begin from the start.
@@ -71,7 +71,7 @@ pub(crate) struct Index {
     /// A keyspace is loaded beside the one that is served.
     is_loading_aside: bool,
     /// Connections, and the cells of the leases that end with them. A value that leaves the index is unbound.
-    pub bonds: Bonds,
+    pub(crate) bonds: Bonds,
     flushes: Flushes,
     /// The lock that left its key last, and not by our own doing: it may turn out to be evicted.
     last_unlinked: Option<(i32, Box<[u8]>)>,
@@ -81,7 +81,7 @@ pub(crate) struct Index {
 const ORPHANS_AT_ONCE: usize = 2;
 
 impl Index {
-    pub fn new(origin_us: u64) -> Index {
+    pub(crate) fn new(origin_us: u64) -> Index {
         Index {
             slots: Slots::new(origin_us),
             pool: Pool::new(),
@@ -100,16 +100,16 @@ impl Index {
     }
 
     /// The number under which a database is known here: its own until it is swapped.
-    pub fn known_as(&self, db: i32) -> u32 {
+    pub(crate) fn known_as(&self, db: i32) -> u32 {
         self.databases.get(db as usize).copied().unwrap_or(db as u32)
     }
 
     /// The database that is known under this number.
-    pub fn database(&self, known_as: u32) -> i32 {
+    pub(crate) fn database(&self, known_as: u32) -> i32 {
         self.databases.iter().position(|&known| known == known_as).unwrap_or(known_as as usize) as i32
     }
 
-    pub fn swap_databases(&mut self, first: i32, second: i32) {
+    pub(crate) fn swap_databases(&mut self, first: i32, second: i32) {
         let (first, second) = (first as usize, second as usize);
         while self.databases.len() <= first.max(second) {
             self.databases.push(self.databases.len() as u32);
@@ -117,20 +117,20 @@ impl Index {
         self.databases.swap(first, second);
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.flushes.live
     }
 
-    pub fn allocated(&self) -> usize {
+    pub(crate) fn allocated(&self) -> usize {
         self.slots.allocated() + self.pool.allocated()
     }
 
-    pub fn next_us(&self) -> Option<u64> {
+    pub(crate) fn next_us(&self) -> Option<u64> {
         self.slots.next_us()
     }
 
     /// Makes a new value, due when its lease ends.
-    pub fn add(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
+    pub(crate) fn add(&mut self, hold: &Hold, db: i32, key: &[u8]) -> Value {
         self.discard_orphans(ORPHANS_AT_ONCE);
         if self.is_freed_elsewhere && !self.is_loading_aside && self.pool.is_empty() {
             self.is_freed_elsewhere = false;
@@ -145,7 +145,7 @@ impl Index {
     }
 
     /// Frees the cell of a value that nobody uses.
-    pub fn discard(&mut self, value: Value) {
+    pub(crate) fn discard(&mut self, value: Value) {
         match value.cell() {
             Some(cell) => self.pool.release(cell),
             None => value.free_loose(),
@@ -153,7 +153,7 @@ impl Index {
     }
 
     /// Discards some of the orphans, which other threads have freed; false when there are no more.
-    pub fn discard_orphans(&mut self, most: usize) -> bool {
+    pub(crate) fn discard_orphans(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let Some(value) = self.orphans.take().or_else(Value::take_orphans) else { return false };
             self.orphans = value.next_orphan();
@@ -162,12 +162,12 @@ impl Index {
         true
     }
 
-    pub fn has_orphans(&self) -> bool {
+    pub(crate) fn has_orphans(&self) -> bool {
         self.orphans.is_some() || Value::has_orphans()
     }
 
     /// Links a value of the index into the wheel, due at `at_us` (never before its own deadline).
-    pub fn insert_at(&mut self, at_us: u64, value: Value) {
+    pub(crate) fn insert_at(&mut self, at_us: u64, value: Value) {
         // A value without a cell is left out: the lease ends in time all the same, and the key goes with the next
         // access.
         if let Some(cell) = value.cell() {
@@ -177,7 +177,7 @@ impl Index {
     }
 
     /// Drops a value that is in the wheel. It may be freed.
-    pub fn remove(&mut self, value: Value) {
+    pub(crate) fn remove(&mut self, value: Value) {
         if value.is_in_wheel()
             && let Some(cell) = value.cell()
         {
@@ -187,7 +187,7 @@ impl Index {
     }
 
     /// Drops a value that is not in the wheel. It may be freed.
-    pub fn leave(&mut self, value: Value) {
+    pub(crate) fn leave(&mut self, value: Value) {
         if let Some(cell) = value.cell().filter(|_| value.is_in_index()) {
             self.unbind(value);
             self.flushes.leave(value.db(), self.pool.generation_of(cell));
@@ -199,32 +199,32 @@ impl Index {
     }
 
     /// Binds the lease of a value to a connection, as long as the value stays in that database.
-    pub fn bind(&mut self, value: Value, client: u64, db: i32) {
+    pub(crate) fn bind(&mut self, value: Value, client: u64, db: i32) {
         if let Some(cell) = value.cell().filter(|_| value.is_in_index()) {
             self.bonds.bind(cell, client, db);
         }
     }
 
     /// Ends the bond of a lease.
-    pub fn unbind(&mut self, value: Value) {
+    pub(crate) fn unbind(&mut self, value: Value) {
         if let Some(cell) = value.cell().filter(|_| value.is_ephemeral()) {
             self.bonds.unbind(cell);
         }
     }
 
     /// The value in a bound cell.
-    pub fn bound(&self, cell: u32) -> Value {
+    pub(crate) fn bound(&self, cell: u32) -> Value {
         Value::in_cell(&self.pool, cell)
     }
 
     /// Whether the database of a value was flushed after the value was stored.
-    pub fn is_flushed(&self, value: Value) -> bool {
+    pub(crate) fn is_flushed(&self, value: Value) -> bool {
         self.pool.has_generations()
             && value.cell().is_some_and(|cell| self.flushes.is_flushed(value.db(), self.pool.generation_of(cell)))
     }
 
     /// Changes a deadline. A later one costs a store: the wheel moves the value when the old time comes.
-    pub fn set_deadline(&mut self, value: Value, deadline_us: u64) {
+    pub(crate) fn set_deadline(&mut self, value: Value, deadline_us: u64) {
         match value.cell().filter(|_| value.is_in_wheel() && deadline_us < value.deadline_us()) {
             None => value.set_deadline(deadline_us),
             Some(cell) => {
@@ -236,24 +236,24 @@ impl Index {
     }
 
     /// Whether the index has filed the value under this name.
-    pub fn knows(&self, value: Value, lock: LockName) -> bool {
+    pub(crate) fn knows(&self, value: Value, lock: LockName) -> bool {
         let is_filed = value.is_in_wheel() && !self.is_flushed(value);
         is_filed && value.key() == lock.name && value.db() == self.known_as(lock.db)
     }
 
     /// Takes one value that is due out of the wheel. The caller then calls `insert_at` or `leave`.
-    pub fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<Value> {
+    pub(crate) fn pop(&mut self, now_us: u64, budget: &mut usize) -> Option<Value> {
         let cell = self.slots.pop(&mut self.pool, now_us, budget)?;
         Some(Value::in_cell(&self.pool, cell))
     }
 
     /// Whether this lock has just left its key.
-    pub fn was_last_unlinked(&self, lock: LockName) -> bool {
+    pub(crate) fn was_last_unlinked(&self, lock: LockName) -> bool {
         self.last_unlinked.as_ref().is_some_and(|(db, name)| *db == lock.db && **name == *lock.name)
     }
 
     /// That lock was found to be evicted, or the call in which it left is over.
-    pub fn forget_last_unlinked(&mut self) {
+    pub(crate) fn forget_last_unlinked(&mut self) {
         self.last_unlinked = None;
     }
 
@@ -266,7 +266,7 @@ impl Index {
     }
 
     /// Drops the suspects that were freed; one that was not has moved to another name.
-    pub fn settle_suspects(&mut self) {
+    pub(crate) fn settle_suspects(&mut self) {
         while let Some(value) = self.suspects.pop() {
             if value.is_in_keyspace() {
                 self.has_strays = true;
@@ -281,7 +281,7 @@ impl Index {
     }
 
     /// Begins a new generation: the values of a database, or of all, are flushed.
-    pub fn flush(&mut self, db: Option<i32>) {
+    pub(crate) fn flush(&mut self, db: Option<i32>) {
         self.settle_suspects();
         let known_as = db.map(|db| self.known_as(db) as usize);
         let flushes = &mut self.flushes;
@@ -301,36 +301,36 @@ impl Index {
     }
 
     /// Another thread frees values from now on. It is done when no value is left.
-    pub fn note_freed_elsewhere(&mut self) {
+    pub(crate) fn note_freed_elsewhere(&mut self) {
         self.is_freed_elsewhere = true;
     }
 
     /// A keyspace is loaded beside the one that is served, or that is over: another thread frees one of them.
-    pub fn note_loading_aside(&mut self, is_loading: bool) {
+    pub(crate) fn note_loading_aside(&mut self, is_loading: bool) {
         (self.is_freed_elsewhere, self.is_loading_aside) = (true, is_loading);
         // What was loaded before a flush counts as flushed.
         self.has_strays |= std::mem::take(&mut self.flushes.is_flushed_aside);
     }
 
     /// Whether the main thread is the only one that frees values.
-    pub fn is_freed_here(&self) -> bool {
+    pub(crate) fn is_freed_here(&self) -> bool {
         !self.is_freed_elsewhere
     }
 
     /// Every value was freed without being touched.
-    pub fn note_all_freed(&mut self) {
+    pub(crate) fn note_all_freed(&mut self) {
         self.flushes.freed_before = self.pool.begin_generation();
         (self.has_freed, self.restart) = (true, true);
     }
 
     /// Whether the index has values that no key holds, besides the suspects.
-    pub fn has_remains(&self) -> bool {
+    pub(crate) fn has_remains(&self) -> bool {
         self.has_freed || self.flushes.flushed > 0 || Value::left_behind() > self.suspects.len() as isize
     }
 
     /// Drops values that no key holds, checking `most` cells from `from` on. Returns where to go on, and how many were
     /// dropped.
-    pub fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {
+    pub(crate) fn sweep(&mut self, from: usize, most: usize) -> (Option<usize>, usize) {
         let from = if std::mem::take(&mut self.restart) { 0 } else { from };
         let (mut freed, mut found) = (Vec::new(), Vec::new());
         let next = self.pool.visit(from, most, |cell| {

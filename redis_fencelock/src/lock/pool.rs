@@ -95,43 +95,43 @@ fn class_of(size: usize) -> usize {
 }
 
 impl Pool {
-    pub fn new() -> Pool {
+    pub(crate) fn new() -> Pool {
         Pool { pages: Vec::new(), unused: NIL, open: [NIL; CLASSES], used: 0, idle: 0, bytes: 0, generation: 0 }
     }
 
     /// Begins a generation: cells of earlier ones share no page with it. Returns its number.
-    pub fn begin_generation(&mut self) -> u32 {
+    pub(crate) fn begin_generation(&mut self) -> u32 {
         self.generation += 1;
         self.generation
     }
 
     /// Whether there was ever more than one generation.
-    pub fn has_generations(&self) -> bool {
+    pub(crate) fn has_generations(&self) -> bool {
         self.generation > 0
     }
 
     /// Whether no cell is in use.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.used == 0
     }
 
     /// The generation of a cell in use.
-    pub fn generation_of(&self, cell: u32) -> u32 {
+    pub(crate) fn generation_of(&self, cell: u32) -> u32 {
         self.pages[(cell >> CELL_BITS) as usize].generation
     }
 
     /// How many bytes the pool has allocated.
-    pub fn allocated(&self) -> usize {
+    pub(crate) fn allocated(&self) -> usize {
         self.bytes + self.pages.capacity() * size_of::<Page>()
     }
 
     /// How many bytes a cell of `size` bytes takes.
-    pub fn rounded(size: usize) -> usize {
+    pub(crate) fn rounded(size: usize) -> usize {
         size.next_multiple_of(GRAIN)
     }
 
     /// A cell of at least `size` bytes, and its number. `None` when there are no more numbers.
-    pub fn allocate(&mut self, size: usize) -> Option<(u32, NonNull<u8>)> {
+    pub(crate) fn allocate(&mut self, size: usize) -> Option<(u32, NonNull<u8>)> {
         let size = Pool::rounded(size.max(GRAIN));
         let class = class_of(size);
         let number = loop {
@@ -167,7 +167,7 @@ impl Pool {
     }
 
     /// Where a cell in use begins.
-    pub fn at(&self, cell: u32) -> NonNull<u8> {
+    pub(crate) fn at(&self, cell: u32) -> NonNull<u8> {
         let page = &self.pages[(cell >> CELL_BITS) as usize];
         let start = page.start.unwrap_or_else(|| unreachable!("a cell of no page"));
         // SAFETY: the cell was given out, so the page is there and it is below its end.
@@ -175,7 +175,7 @@ impl Pool {
     }
 
     /// Frees a cell.
-    pub fn release(&mut self, cell: u32) {
+    pub(crate) fn release(&mut self, cell: u32) {
         let (number, at) = (cell >> CELL_BITS, self.at(cell));
         let page = &mut self.pages[number as usize];
         let class = class_of(page.size());
@@ -201,7 +201,7 @@ impl Pool {
 
     /// Calls `f` with at most `most` cells, in use or freed, from the number `from` on. Returns where to go on, or
     /// `None` at the end.
-    pub fn visit(&self, from: usize, most: usize, mut f: impl FnMut(NonNull<u8>)) -> Option<usize> {
+    pub(crate) fn visit(&self, from: usize, most: usize, mut f: impl FnMut(NonNull<u8>)) -> Option<usize> {
         let (mut number, mut cell) = (from >> CELL_BITS, from % CELLS_MAX);
         let mut left = most;
         while let Some(page) = self.pages.get(number) {

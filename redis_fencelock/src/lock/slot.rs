@@ -120,7 +120,7 @@ pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence) {
 
 impl<'a> Slot<'a> {
     #[inline(always)]
-    pub fn open(ctx: Ctx<'a>, name: Str<'a>, cause: Cause) -> Result<Slot<'a>, WrongType> {
+    pub(crate) fn open(ctx: Ctx<'a>, name: Str<'a>, cause: Cause) -> Result<Slot<'a>, WrongType> {
         let key = ctx.open(name);
         let value = match Value::in_key(&key) {
             Stored::Other => return Err(WrongType),
@@ -136,32 +136,38 @@ impl<'a> Slot<'a> {
     }
 
     /// The database and the name of the lock.
-    pub fn lock(&self) -> LockName<'a> {
+    pub(crate) fn lock(&self) -> LockName<'a> {
         self.lock
     }
 
-    pub fn lease(&self) -> Option<Lease> {
+    pub(crate) fn lease(&self) -> Option<Lease> {
         self.value.map(|value| value.lease())
     }
 
-    pub fn hold(&self) -> Option<Hold<'_>> {
+    pub(crate) fn hold(&self) -> Option<Hold<'_>> {
         self.value.as_ref().map(Value::hold)
     }
 
-    pub fn holds(&self, value: Value) -> bool {
+    pub(crate) fn holds(&self, value: Value) -> bool {
         self.value == Some(value)
     }
 
     /// Raises the issuer to the stored fence, before that is replaced. False when no server can have accepted the
     /// fence.
     #[inline(always)]
-    pub fn observe_stored(&self) -> bool {
+    pub(crate) fn observe_stored(&self) -> bool {
         self.value.is_none_or(|value| server::observe_stored(value.fence()))
     }
 
     /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`: the one place
     /// where a primary stores a hold.
-    pub fn grant(&mut self, hold: &Hold, issuer: Issuer, client: u64, clocks: Clocks) -> Result<(), NotPropagated> {
+    pub(crate) fn grant(
+        &mut self,
+        hold: &Hold,
+        issuer: Issuer,
+        client: u64,
+        clocks: Clocks,
+    ) -> Result<(), NotPropagated> {
         let ended = self.lease().map(|lease| lease.ending(clocks.steady_us));
         self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;
         server::set_issuer(issuer);
@@ -179,14 +185,14 @@ impl<'a> Slot<'a> {
     }
 
     /// Binds an ephemeral lease to a connection.
-    pub fn bind_if_ephemeral(&self, client: u64) {
+    pub(crate) fn bind_if_ephemeral(&self, client: u64) {
         if let Some(value) = self.value.filter(Value::is_ephemeral) {
             index().borrow_mut().bind(value, client, self.lock.db);
         }
     }
 
     /// Changes the deadline of the stored hold.
-    pub fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
+    pub(crate) fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
         let Some(value) = self.value else { return Ok(()) };
         self.propagate_stored(&Hold { lease, owner: value.owner() }, clocks, Notes::default())?;
         index().borrow_mut().set_deadline(value, lease.deadline_us);
@@ -198,7 +204,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Ends the stored hold: the one place where a primary removes one.
-    pub fn end(&mut self, now_us: u64) -> Result<(), NotPropagated> {
+    pub(crate) fn end(&mut self, now_us: u64) -> Result<(), NotPropagated> {
         let Some(lease) = self.lease() else { return Ok(()) };
         replication::propagate_end(self.ctx, self.cause, self.name, lease.fence, lease.ending(now_us))?;
         self.note_end(now_us);
@@ -209,7 +215,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Files the lock under the name that its key has now.
-    pub fn refile_if_moved(&mut self) {
+    pub(crate) fn refile_if_moved(&mut self) {
         if let Some(value) = self.value.filter(|&value| !index().borrow().knows(value, self.lock)) {
             let refiled = arrival::add(&value.hold(), self.lock);
             if value.is_marked_expired() {
@@ -220,7 +226,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Publishes an event once the key is closed.
-    pub fn notify(&mut self, event: LockEvent) {
+    pub(crate) fn notify(&mut self, event: LockEvent) {
         if let Some(cell) = self.pending.events.get_mut(usize::from(self.pending.count)) {
             *cell = Some(event);
             self.pending.count += 1;
@@ -228,12 +234,12 @@ impl<'a> Slot<'a> {
     }
 
     /// Drops the pending events: the write was refused.
-    pub fn forget_events(&mut self) {
+    pub(crate) fn forget_events(&mut self) {
         self.pending = PendingEvents::default();
     }
 
     /// Counts and publishes, once, that the lease has expired.
-    pub fn note_expired(&mut self, now_us: u64) {
+    pub(crate) fn note_expired(&mut self, now_us: u64) {
         let Some(value) = self.value.filter(|value| !value.lease().is_live(now_us)) else { return };
         if !value.mark_expired() {
             return;
@@ -253,7 +259,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Propagates the stored hold once more, with the time that is left now.
-    pub fn propagate_again(&self, clocks: Clocks) -> Result<(), NotPropagated> {
+    pub(crate) fn propagate_again(&self, clocks: Clocks) -> Result<(), NotPropagated> {
         self.propagate_noted(clocks, Notes { keeps_expire: true, ..Notes::default() })
     }
 

@@ -112,7 +112,7 @@ struct Parts {
 
 impl Value {
     /// A new value that belongs to the keyspace and, if it has a cell, to the index.
-    pub fn create(pool: &mut Pool, hold: &Hold, db: u32, key: &[u8]) -> Value {
+    pub(crate) fn create(pool: &mut Pool, hold: &Hold, db: u32, key: &[u8]) -> Value {
         let lease = &hold.lease;
         let has_terms = lease.limit_us != u64::MAX || lease.delay_us != 0;
         let mut lengths = Lengths { bytes: [0; 3 * LEB128_MAX], used: 0 };
@@ -157,21 +157,21 @@ impl Value {
     }
 
     /// The value in a cell of the pool that was given out. Its marks say who uses it.
-    pub fn in_cell(pool: &Pool, cell: u32) -> Value {
+    pub(crate) fn in_cell(pool: &Pool, cell: u32) -> Value {
         Value(pool.at(cell).cast())
     }
 
     /// The value in a cell that a visit of the pool has come to. Its marks say whether there is one.
-    pub fn visited(start: NonNull<u8>) -> Value {
+    pub(crate) fn visited(start: NonNull<u8>) -> Value {
         Value(start.cast())
     }
 
-    pub fn into_raw(self) -> NonNull<c_void> {
+    pub(crate) fn into_raw(self) -> NonNull<c_void> {
         self.0.cast()
     }
 
     /// What is under an open key.
-    pub fn in_key(key: &Key) -> Stored {
+    pub(crate) fn in_key(key: &Key) -> Stored {
         match key.content(lock_type()) {
             Content::Nothing => Stored::Nothing,
             Content::Ours(value) => Stored::Lock(Value(value.cast())),
@@ -180,23 +180,23 @@ impl Value {
     }
 
     /// Puts a new value under a key, which owns it from now on, in place of anything that is there.
-    pub fn store(self, key: &Key) {
+    pub(crate) fn store(self, key: &Key) {
         // SAFETY: the value is of the type.
         unsafe { key.set(lock_type(), self.into_raw()) }
     }
 
     /// The same in place of another lock, which is not freed.
-    pub fn store_over_lock(self, key: &Key) {
+    pub(crate) fn store_over_lock(self, key: &Key) {
         // SAFETY: both are of the type: the caller has seen the other one.
         unsafe { key.replace(lock_type(), self.into_raw()) }
     }
 
     /// How many bytes it takes.
-    pub fn memory(&self) -> usize {
+    pub(crate) fn memory(&self) -> usize {
         Pool::rounded(self.parts().end)
     }
 
-    pub fn lease(&self) -> Lease {
+    pub(crate) fn lease(&self) -> Lease {
         let header = self.header();
         let (limit_us, delay_us) = if self.has(HAS_TERMS) { self.terms() } else { (u64::MAX, 0) };
         Lease {
@@ -209,53 +209,53 @@ impl Value {
         }
     }
 
-    pub fn fence(&self) -> Fence {
+    pub(crate) fn fence(&self) -> Fence {
         // Only numbers that are fences are ever stored.
         Fence::new(self.header().fence).unwrap_or_else(|| unreachable!())
     }
 
-    pub fn owner(&self) -> &[u8] {
+    pub(crate) fn owner(&self) -> &[u8] {
         let parts = self.parts();
         self.tail(parts.owner, parts.key)
     }
 
-    pub fn hold(&self) -> Hold<'_> {
+    pub(crate) fn hold(&self) -> Hold<'_> {
         Hold { lease: self.lease(), owner: self.owner() }
     }
 
     /// The name under which it was stored. A renamed key has another one now.
-    pub fn key(&self) -> &[u8] {
+    pub(crate) fn key(&self) -> &[u8] {
         let parts = self.parts();
         self.tail(parts.key, parts.end)
     }
 
     /// The number under which the index knows the database.
-    pub fn db(&self) -> u32 {
+    pub(crate) fn db(&self) -> u32 {
         if self.has(HAS_DB) { self.parts().db } else { 0 }
     }
 
     /// Whether the lease may end with a connection.
-    pub fn is_ephemeral(&self) -> bool {
+    pub(crate) fn is_ephemeral(&self) -> bool {
         self.has(EPHEMERAL)
     }
 
-    pub fn deadline_us(&self) -> u64 {
+    pub(crate) fn deadline_us(&self) -> u64 {
         self.header().deadline_us
     }
 
     /// To an earlier one only while the value is not in the wheel.
-    pub fn set_deadline(self, deadline_us: u64) {
+    pub(crate) fn set_deadline(self, deadline_us: u64) {
         // SAFETY: alive, and only the main thread writes this field.
         unsafe { (*self.0.as_ptr()).deadline_us = deadline_us }
     }
 
     /// When something happens to it next: the lease ends or, if that was counted, the delay after it.
-    pub fn due_us(&self) -> u64 {
+    pub(crate) fn due_us(&self) -> u64 {
         if self.has(EXPIRED) { self.lease().free_us() } else { self.header().deadline_us }
     }
 
     /// The number of its cell in the pool.
-    pub fn cell(&self) -> Option<u32> {
+    pub(crate) fn cell(&self) -> Option<u32> {
         let cell = self.header().cell;
         (cell != NO_CELL).then_some(cell)
     }

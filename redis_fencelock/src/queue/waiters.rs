@@ -9,16 +9,14 @@ use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use fence::Fence;
-use fence::lock::lease::{Lease, Millis, Request, Terms};
-use fence::lock::queue::{LockName, Queues, Ticket};
-use redis_module::raw;
-
 use crate::counters::{self, Count};
 use crate::ffi::main_thread::MainThread;
 use crate::ffi::{Blocked, BlockedId, BlockedProcs, Ctx, callback, command_callback};
 use crate::timer::alarm;
 use crate::{clock, config, server};
+use fence::Fence;
+use fence::lock::lease::{Lease, Millis, Request, Terms};
+use fence::lock::queue::{LockName, Queues, Ticket};
 
 static WAITERS: MainThread<LazyCell<Waiters>> = MainThread::new(LazyCell::new(|| Waiters {
     queues: RefCell::new(Queues::new(clock::origin_us())),
@@ -45,8 +43,8 @@ struct Waiters {
 
 /// A client that was gone before its reply, and the grant that was on its way to it.
 pub(crate) struct Unanswered {
-    pub waiter: Rc<Waiter>,
-    pub granted: Option<Fence>,
+    pub(crate) waiter: Rc<Waiter>,
+    pub(crate) granted: Option<Fence>,
 }
 
 /// How often a lock with waiters is rechecked in a cluster: its slot may move unseen by the module.
@@ -114,14 +112,14 @@ pub(crate) fn next_recheck_us() -> Option<u64> {
 pub(crate) struct Waiter {
     id: BlockedId,
     /// Taken once the server has been asked to write the reply.
-    blocked: Cell<Option<Blocked>>,
-    pub db: i32,
-    pub name: Box<[u8]>,
-    pub owner: Box<[u8]>,
-    pub terms: Terms,
+    blocked: RefCell<Option<Blocked>>,
+    pub(crate) db: i32,
+    pub(crate) name: Box<[u8]>,
+    pub(crate) owner: Box<[u8]>,
+    pub(crate) terms: Terms,
     /// The connection.
-    pub client: u64,
-    pub since_us: u64,
+    pub(crate) client: u64,
+    pub(crate) since_us: u64,
     ticket: Cell<Option<Ticket>>,
     outcome: Cell<Outcome>,
     /// A repeated call has got the same grant, so it stands whatever becomes of this client.
@@ -152,7 +150,7 @@ pub(crate) enum NotQueued {
 ///
 /// With `retry` the turn of an earlier call of the same owner is taken over, and that call gets null.
 pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis) -> Result<(), NotQueued> {
-    if must_not_block(ctx) {
+    if !ctx.may_block() {
         return Err(NotQueued::MustNotBlock);
     }
     let queues = &WAITERS.queues;
@@ -165,7 +163,7 @@ pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis)
     let deadline_us = now_us.saturating_add(wait.as_micros());
     let waiter = Rc::new(Waiter {
         id: blocked.id(),
-        blocked: Cell::new(Some(blocked)),
+        blocked: RefCell::new(Some(blocked)),
         db: lock.db,
         name: lock.name.into(),
         owner: request.owner.into(),
@@ -285,13 +283,13 @@ pub(crate) fn keep_unanswered(kept: Vec<Unanswered>) {
 
 impl Waiter {
     /// Sends the client its fence.
-    pub fn grant(self: &Rc<Self>, fence: Fence) {
+    pub(crate) fn grant(self: &Rc<Self>, fence: Fence) {
         WAITERS.undelivered.borrow_mut().insert(fence, self.clone());
         self.resolve(Outcome::Granted(fence));
     }
 
     /// Sends the client null: its wait has expired.
-    pub fn time_out(self: &Rc<Self>) {
+    pub(crate) fn time_out(self: &Rc<Self>) {
         counters::count_for(LockName { db: self.db, name: &self.name }, Count::WaitTimeouts);
         self.resolve(Outcome::Nothing);
     }
@@ -319,13 +317,6 @@ impl Waiter {
         }
     }
 
-    fn is_unblocked(&self) -> bool {
-        let blocked = self.blocked.take();
-        let is_unblocked = blocked.is_none();
-        self.blocked.set(blocked);
-        is_unblocked
-    }
-
     fn leave_queue(&self) -> bool {
         self.ticket.take().is_some_and(|ticket| WAITERS.queues.borrow_mut().leave(ticket).is_some())
     }
@@ -340,12 +331,6 @@ impl Waiter {
             Outcome::Waiting | Outcome::Nothing | Outcome::Over => ctx.reply_null(),
         }
     }
-}
-
-fn must_not_block(ctx: Ctx) -> bool {
-    let flags =
-        raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING | raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
-    ctx.flags() & flags != 0
 }
 
 /// How many clients are unblocked before others have their turn: the server writes all their replies in one go, each in
@@ -400,7 +385,7 @@ callback! {
                 return;
             }
             Outcome::Over => return,
-            Outcome::Nothing | Outcome::Refused(_) if !waiter.is_unblocked() => return waiter.unblock(),
+            Outcome::Nothing | Outcome::Refused(_) if waiter.blocked.borrow().is_some() => return waiter.unblock(),
             Outcome::Nothing | Outcome::Refused(_) => None,
             Outcome::Granted(fence) => {
                 WAITERS.undelivered.borrow_mut().remove(&fence);

@@ -10,40 +10,40 @@ use crate::ffi::system;
 
 impl Value {
     /// Whether the index uses the value.
-    pub fn is_in_index(&self) -> bool {
+    pub(crate) fn is_in_index(&self) -> bool {
         self.has(IN_INDEX)
     }
 
     /// Whether the index has an entry for the value.
-    pub fn is_in_wheel(&self) -> bool {
+    pub(crate) fn is_in_wheel(&self) -> bool {
         self.has(IN_INDEX) && self.header().links.is_linked()
     }
 
     /// Clears the mark of the index. Returns true if the caller must discard the value.
     #[must_use]
-    pub fn leave_index(self) -> bool {
+    pub(crate) fn leave_index(self) -> bool {
         self.clear(IN_INDEX)
     }
 
     /// Sets the mark of the list of suspects; false when it was set.
-    pub fn enter_suspects(self) -> bool {
+    pub(crate) fn enter_suspects(self) -> bool {
         self.mark(IN_SUSPECTS)
     }
 
     /// Clears the mark of the list of suspects. Returns true if the caller must discard the value.
     #[must_use]
-    pub fn leave_suspects(self) -> bool {
+    pub(crate) fn leave_suspects(self) -> bool {
         self.clear(IN_SUSPECTS)
     }
 
     /// Whether the wheel has the value, and the list of suspects has not.
-    pub fn is_in_wheel_only(&self) -> bool {
+    pub(crate) fn is_in_wheel_only(&self) -> bool {
         self.is_in_wheel() && !self.has(IN_SUSPECTS)
     }
 
     /// Clears the mark of the keyspace. Returns true if the caller must discard the value.
     #[must_use]
-    pub fn leave_keyspace(self) -> bool {
+    pub(crate) fn leave_keyspace(self) -> bool {
         let is_last = self.clear(IN_KEYSPACE);
         if !is_last {
             LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
@@ -52,14 +52,14 @@ impl Value {
     }
 
     /// The same where the index cannot be reached, as on another thread: the next sweep discards the value.
-    pub fn leave_keyspace_unseen(self) {
+    pub(crate) fn leave_keyspace_unseen(self) {
         if self.leave_keyspace() {
             self.push_orphan();
         }
     }
 
     /// Counts a value that is freed with all others, without touching it; false when that is not under way.
-    pub fn count_freed_with_all() -> bool {
+    pub(crate) fn count_freed_with_all() -> bool {
         let is_so = FREES_ALL.load(Ordering::Relaxed);
         if is_so {
             FREED.fetch_add(1, Ordering::Relaxed);
@@ -70,23 +70,23 @@ impl Value {
     /// The main thread is about to free every value. They lie all over the memory, so each is only counted and none
     /// touched; a sweep of the pool finds them later. Has no effect if some value has no cell, because a sweep would
     /// miss it.
-    pub fn begin_to_free_all() {
+    pub(crate) fn begin_to_free_all() {
         FREED.store(0, Ordering::Relaxed);
         FREES_ALL.store(!HAS_LOOSE.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// All values are freed. Returns whether some were only counted.
-    pub fn end_freeing_all() -> bool {
+    pub(crate) fn end_freeing_all() -> bool {
         FREES_ALL.swap(false, Ordering::Relaxed) && FREED.load(Ordering::Relaxed) > 0
     }
 
     /// How many values the module still uses that have left the keyspace.
-    pub fn left_behind() -> isize {
+    pub(crate) fn left_behind() -> isize {
         LEFT_BEHIND.load(Ordering::Relaxed)
     }
 
     /// One of them is used no longer.
-    pub fn note_last_left() {
+    pub(crate) fn note_last_left() {
         LEFT_BEHIND.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -104,39 +104,39 @@ impl Value {
     }
 
     /// Takes the list of orphans: the first, which links to the next.
-    pub fn take_orphans() -> Option<Value> {
+    pub(crate) fn take_orphans() -> Option<Value> {
         if !Value::has_orphans() {
             return None;
         }
         NonNull::new(ORPHANS.swap(ptr::null_mut(), Ordering::Acquire)).map(Value)
     }
 
-    pub fn has_orphans() -> bool {
+    pub(crate) fn has_orphans() -> bool {
         !ORPHANS.load(Ordering::Relaxed).is_null()
     }
 
     /// The orphan after this one.
-    pub fn next_orphan(&self) -> Option<Value> {
+    pub(crate) fn next_orphan(&self) -> Option<Value> {
         NonNull::new(ptr::with_exposed_provenance_mut(self.header().deadline_us as usize)).map(Value)
     }
 
     /// Frees a value that has no cell.
-    pub fn free_loose(self) {
+    pub(crate) fn free_loose(self) {
         // SAFETY: nobody uses it any more, and `create` got it from the server's allocator.
         unsafe { system::free(self.into_raw()) }
     }
 
     /// Marks the lease as expired; false when it was marked.
-    pub fn mark_expired(self) -> bool {
+    pub(crate) fn mark_expired(self) -> bool {
         self.mark(EXPIRED)
     }
 
-    pub fn is_marked_expired(&self) -> bool {
+    pub(crate) fn is_marked_expired(&self) -> bool {
         self.has(EXPIRED)
     }
 
     /// Whether some key, under whatever name, still holds the value.
-    pub fn is_in_keyspace(&self) -> bool {
+    pub(crate) fn is_in_keyspace(&self) -> bool {
         self.has(IN_KEYSPACE)
     }
 
