@@ -17,8 +17,8 @@ use crate::server::operators;
 use crate::server::session::{self, MainThread};
 use crate::server::stored::{Stored, Tid};
 use crate::server::types::Value;
-use crate::table::executor::{self, Query};
 use crate::table::relation::Table;
+use crate::table::running::{self, Query};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::{PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
@@ -99,7 +99,7 @@ impl OwnPass {
                 KeyPart { column: column.name.clone(), operator, collation: column.collation, value }
             });
             let (is_spent, is_put_back) = (Cell::new(false), Cell::new(false));
-            let (table, key, around) = (table.oid, parts.collect(), executor::running());
+            let (table, key, around) = (table.oid, parts.collect(), running::running());
             Rc::new(OwnChange { verb, fence, table, key, around, is_spent, is_put_back })
         });
         OwnPass(PASSES.own.replace(own))
@@ -158,7 +158,7 @@ impl OwnChange {
     /// Whether a row that is written is the one that this change is made to.
     fn is_of(&self, row: &WrittenRow) -> bool {
         // A rule can have made several statements of the change, which the server then runs by itself.
-        let running = executor::running();
+        let running = running::running();
         let is_its_query = running == self.around || running == row.query;
         let is_its_table = || row.table == self.table || catalog::partition_ancestors(row.table).contains(&self.table);
         is_its_query && is_its_table() && row.tid.is_some_and(|tid| self.is_row(row.table, tid))
@@ -230,7 +230,7 @@ impl Passes {
 
     fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {
         if !self.moves.borrow().iter().any(|one| one.query == query) {
-            executor::at_end(query, |query| PASSES.moves.borrow_mut().retain(|one| one.query != query));
+            running::at_end(query, |query| PASSES.moves.borrow_mut().retain(|one| one.query != query));
             self.moves.borrow_mut().push(Move { query, keeps: None, may_leave: Vec::new() });
         }
         if let Some(one) = self.moves.borrow_mut().iter_mut().find(|one| one.query == query) {

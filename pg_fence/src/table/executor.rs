@@ -6,11 +6,10 @@
 //! guard, so nothing in there may have a destructor.
 
 use crate::errors::Refused;
-use crate::server::callbacks;
 use crate::server::catalog;
 use crate::server::raw;
-use crate::server::session::MainThread;
 use crate::server::spi::Connection;
+use crate::table::running::{self, Before};
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -57,31 +56,6 @@ pub(crate) struct Answered {
     pub(crate) row: Option<Datum>,
 }
 
-/// Identifies a running query: its memory context. Null stands for none.
-pub(crate) type Query = pg_sys::MemoryContext;
-
-static RUNNING: MainThread<Cell<Query>> = MainThread(Cell::new(std::ptr::null_mut()));
-
-/// The query of the innermost [`run`] under way, which what the query calls belongs to or is called by.
-pub(crate) fn running() -> Query {
-    RUNNING.get()
-}
-
-/// Has a function called when a query that runs has ended, and its memory is freed.
-pub(crate) fn at_end(query: Query, act: fn(Query)) {
-    // SAFETY: the query runs, so its memory is there.
-    unsafe { callbacks::at_end_of_query(query, act) };
-}
-
-/// Puts back what ran before, also when an error ends a query.
-struct Before(Query);
-
-impl Drop for Before {
-    fn drop(&mut self) {
-        RUNNING.set(self.0);
-    }
-}
-
 /// Runs a plan. `None` when a rule made something else of it than one statement.
 ///
 /// # Safety
@@ -94,7 +68,7 @@ pub(crate) unsafe fn run(
     wanted: Wanted,
 ) -> Option<Answered> {
     let (types, values) = (parameters.types, parameters.values);
-    let _before = Before(RUNNING.get());
+    let _before = Before::now();
     let planning = ByIndex::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
     unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted, &planning)) }
@@ -255,7 +229,7 @@ unsafe fn execute(
             NO_FLAGS,
         );
         raw::ExecutorStart(query, NO_FLAGS);
-        RUNNING.set((*(*query).estate).es_query_cxt);
+        running::begin((*(*query).estate).es_query_cxt);
         #[cfg(any(feature = "pg18", feature = "pg19"))]
         raw::ExecutorRun(query, forward, NO_LIMIT);
         #[cfg(not(any(feature = "pg18", feature = "pg19")))]

@@ -7,6 +7,7 @@ pub(crate) mod fit;
 pub(crate) mod plan;
 pub(crate) mod plans;
 pub(crate) mod relation;
+pub(crate) mod running;
 pub(crate) mod statement;
 pub(crate) mod tables;
 pub(crate) mod verb;
