@@ -335,7 +335,7 @@ impl Waiter {
 
 /// How many clients are unblocked before others have their turn: the server writes all their replies in one go, each in
 /// some 10 microseconds. A grant is never held back.
-const AT_ONCE: usize = 250;
+const AT_ONCE: usize = 100;
 
 /// Unblocks more of those whose wait is over.
 pub(crate) fn unblock_some() {
