@@ -98,11 +98,13 @@ each_route = pytest.mark.parametrize(("config", "route"), ROUTES.values(), ids=R
 
 def leases(client, keys):
     """Owner, fence and wall deadline of each lock."""
-    now = time.time()
-    with client.pipeline(transaction=False) as pipe:
+    with client.pipeline() as pipe:
+        pipe.time()
         for key in keys:
             pipe.execute_command("FENCELOCK.INSPECT", key)
-        replies = [dict(zip(reply[::2], reply[1::2], strict=True)) if reply else {} for reply in pipe.execute()]
+        (seconds, micros), *replies = pipe.execute()
+    now = seconds + micros / 1_000_000
+    replies = [dict(zip(reply[::2], reply[1::2], strict=True)) if reply else {} for reply in replies]
     return [(reply.get(b"owner"), reply.get(b"fence"), now + reply.get(b"ttl-ms", -3600_000) / 1000) for reply in replies]
 
 
