@@ -731,6 +731,22 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) IS
 'Condition of the triggers that fence_protect() makes.';
 
+-- A condition of the statements of row functions. It follows the comparison of the key and the fence, which cost less.
+CREATE FUNCTION fence_internals.in_life(
+    written_by xid
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_in_life'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+COST 10;
+
+COMMENT ON FUNCTION fence_internals.in_life(xid) IS
+'Whether a version of a row was written since this server was started or promoted.';
+
 CREATE FUNCTION fence_internals.refuse()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'pg_fence_refuse'
@@ -884,6 +900,7 @@ CREATE FUNCTION fence_internals.stat(
     OUT writes bigint,
     OUT writes_stale bigint,
     OUT unclaimed bigint,
+    OUT outlived bigint,
     OUT unfenced_refused bigint,
     OUT last_stale_at timestamptz,
     OUT last_stale_fence bigint,
@@ -923,6 +940,7 @@ SELECT
     s.writes,
     s.writes_stale,
     s.unclaimed,
+    s.outlived,
     s.unfenced_refused,
     s.last_stale_at,
     s.last_stale_fence,
@@ -951,6 +969,8 @@ COMMENT ON COLUMN pg_stat_fence.writes_stale IS
 'The same, refused because of a newer fence.';
 COMMENT ON COLUMN pg_stat_fence.unclaimed IS
 'Writes that were refused because their fence had not claimed the row.';
+COMMENT ON COLUMN pg_stat_fence.outlived IS
+'Writes that were refused because their claim was made before the server was started or promoted.';
 COMMENT ON COLUMN pg_stat_fence.unfenced_refused IS
 'Writes on a protected table that were refused because they had no fence.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_at IS
@@ -1060,6 +1080,7 @@ GRANT USAGE ON SCHEMA fence_internals TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, bigint, text, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.in_life(xid) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
 

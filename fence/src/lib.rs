@@ -7,6 +7,7 @@
 
 pub mod cluster;
 mod fence;
+pub mod life;
 pub mod lock;
 pub mod resource;
 mod slab;

@@ -64,6 +64,14 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Whether the step, which is accepted, relies on a claim of the caller's: only one that was made in this life of the
+    /// server counts then. A newer stamp and a claim rely on nothing.
+    pub fn relies_on_claim(self, stored: Option<i64>, caller: Fence) -> bool {
+        self != Step::Claim && stored == Some(caller.get() as i64)
+    }
+}
+
 /// How a guard, which fences a whole transaction, admits a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GuardVerdict {
@@ -138,6 +146,11 @@ pub enum PlainWrite {
 }
 
 impl PlainWrite {
+    /// Whether it relies on the claim of a row that is there, which must have been made in this life of the server.
+    pub fn relies_on_claim(self) -> bool {
+        matches!(self, PlainWrite::Update { .. } | PlainWrite::Delete { .. })
+    }
+
     /// Whether it is accepted under the declared fences. It leaves the fence as it is, and a new row begins without a claim
     /// or under a declared fence.
     pub fn is_accepted(self, declared: impl Iterator<Item = Fence>) -> bool {
@@ -182,6 +195,15 @@ mod tests {
         assert_eq!(judge(Step::Update, Some(6), 5), Verdict::Stale);
         assert_eq!(judge(Step::Update, Some(4), 5), Verdict::Unclaimed);
         assert_eq!(judge(Step::Update, None, 5), Verdict::Unclaimed);
+    }
+
+    #[test]
+    fn what_follows_a_claim_relies_on_it_and_a_newer_stamp_does_not() {
+        let relies = |step: Step, stored| step.relies_on_claim(stored, Fence::new(5).unwrap());
+        assert!(relies(Step::Update, Some(5)) && relies(Step::Write, Some(5)));
+        assert!(!relies(Step::Claim, Some(5)) && !relies(Step::Write, Some(4)) && !relies(Step::Write, None));
+        assert!(PlainWrite::Delete { old: Some(5) }.relies_on_claim());
+        assert!(!PlainWrite::Insert { new: Some(5) }.relies_on_claim());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod errors;
 mod guard;
+mod life;
 mod protect;
 mod row;
 mod server;
@@ -39,6 +40,7 @@ pub extern "C-unwind" fn _PG_init() {
     tables::watch_changes();
     passes::watch_transactions();
     memory::reserve();
+    life::loaded();
 }
 
 /// A function as error texts name it.
@@ -104,6 +106,7 @@ sql_functions! {
     pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => functions::refuses_update;
     pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => functions::refuses_delete;
     pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => functions::refuses_insert;
+    pg_fence_in_life, pg_finfo_pg_fence_in_life => life::in_life;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
     pg_fence_refuse_guards, pg_finfo_pg_fence_refuse_guards => guard::refuse_guards;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;

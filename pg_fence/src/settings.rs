@@ -17,6 +17,7 @@ const DEFAULT_MAX_FENCE_AHEAD_S: i32 = (Brought::ByClaim.ahead_us() / US_PER_S) 
 
 static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(DEFAULT_MAX_FENCE_AHEAD_S);
 static TRACK: GucSetting<bool> = GucSetting::<bool>::new(true);
+static CHECK_LIFE: GucSetting<bool> = GucSetting::<bool>::new(true);
 const PLAN_MEMORY_KB: i32 = 16 * 1024;
 static PLAN_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(PLAN_MEMORY_KB);
 static MAX_FENCE_TEXT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"9007199254740991"));
@@ -42,6 +43,14 @@ pub(crate) fn define() {
         c"Whether calls are counted in pg_stat_fence.",
         c"Counts that are there stay.",
         &TRACK,
+        GucContext::Suset,
+        GucFlags::empty(),
+    );
+    GucRegistry::define_bool_guc(
+        c"pg_fence.check_life",
+        c"Whether a claim counts only in the life of the server in which it was made.",
+        c"A server that was promoted, restored or crashed can have lost writes that came after a claim.",
+        &CHECK_LIFE,
         GucContext::Suset,
         GucFlags::empty(),
     );
@@ -115,6 +124,11 @@ fn fence_limits() -> FenceLimits {
 /// `pg_fence.track`.
 pub(crate) fn tracks() -> bool {
     TRACK.get()
+}
+
+/// `pg_fence.check_life`.
+pub(crate) fn checks_life() -> bool {
+    CHECK_LIFE.get()
 }
 
 /// `pg_fence.plan_memory` in bytes.

@@ -32,6 +32,7 @@ def test_the_settings_are_described_and_for_superusers(t):
     t.execute(CLAIM, (1,))
     settings = "SELECT name, context, unit, short_desc <> '' FROM pg_settings WHERE name LIKE 'pg_fence.%' ORDER BY 1"
     assert t.execute(settings).fetchall() == [
+        ("pg_fence.check_life", "superuser", None, True),
         ("pg_fence.max_fence", "superuser", None, True),
         ("pg_fence.max_fence_ahead", "superuser", "s", True),
         ("pg_fence.plan_memory", "superuser", "kB", True),
@@ -193,6 +194,7 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
     """A dump carries triggers and guards, so these signatures and columns stay for ever."""
     kept = t.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'fence_internals'::regnamespace ORDER BY 1").fetchall()
     assert [name.removeprefix("fence_internals.") for (name,) in kept] == [
+        "in_life(xid)",
         "refuse()",
         "refuse_guards()",
         "refuses_delete(oid,tid,xid,bigint,text)",

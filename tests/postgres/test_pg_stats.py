@@ -10,7 +10,7 @@ import pytest
 from harness import PostgresServer, eventually, places
 from refusals import refusal
 
-COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "unfenced_refused")
+COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "outlived", "unfenced_refused")
 NONE = dict.fromkeys(COUNTERS, 0)
 CLAIM = "SELECT * FROM fenced_claim(NULL::t, 1, %s)"
 UPDATE = "SELECT fenced_update('t', 1, %s, '{\"v\": 1}')"

@@ -244,6 +244,8 @@ class Resource:
         lower = state.fence < fence
         if call.outcome == "unclaimed":
             return [state] if lower and call.kind == "update" else []
+        if call.outcome == "outlived":
+            return [state] if state.fence == fence and call.kind != "claim" else []
         if call.outcome is UNKNOWN or call.outcome != stale:
             fits = state.fence == fence or (lower and call.kind != "update")
             right = call.outcome is UNKNOWN or call.outcome == accepted

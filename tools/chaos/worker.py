@@ -297,8 +297,8 @@ class Client:
             try:
                 row = self.postgres.call(sql, values)
             except psycopg.Error as error:
-                if error.sqlstate == "LF002":
-                    return "unclaimed"
+                if error.sqlstate in ("LF002", "LF006"):
+                    return {"LF002": "unclaimed", "LF006": "outlived"}[error.sqlstate]
                 raise
             return None if row is None else read(row)
 

@@ -28,6 +28,8 @@ impl Refused {
             Refused::PatchColumn { problem, .. } => problem.code(),
             Refused::NoRow { .. } => c"no_such_row",
             Refused::Unclaimed { .. } => c"row_unclaimed",
+            Refused::Outlived { key: Some(_), .. } => c"claim_outlived",
+            Refused::Outlived { key: None, .. } => c"plain_write_outlived",
             Refused::Blocked { .. } => c"write_blocked",
             Refused::PutBack { .. } => c"fence_put_back",
             Refused::ManyRows { .. } => c"key_not_unique",

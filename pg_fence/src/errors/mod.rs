@@ -51,6 +51,8 @@ pub(crate) enum Refused {
     NoRow { table: RelationName, key: Vec<u8>, may_be_swapped: bool },
     /// The stored fence is older than the caller's.
     Unclaimed { table: RelationName, key: Vec<u8>, stored: Disclosed, fence: Fence },
+    /// The claim was made in another life of the server than the one since this time. A plain write names no key.
+    Outlived { table: RelationName, key: Option<Vec<u8>>, fence: Fence, since: CString },
     /// The row is there and the fence is accepted, but the write reached no row, again and again.
     Blocked { table: RelationName, key: Vec<u8>, stored: Disclosed, fence: i64, verb: &'static str },
     /// The write reached the row, but another fence was stored.

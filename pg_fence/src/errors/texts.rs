@@ -93,6 +93,26 @@ impl Refused {
                     .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
                     .about(table)
             }
+            Refused::Outlived { table, key, fence, since } => {
+                let row = key.map_or_else(|| text!["The row"], |key| text!["Key ", key]);
+                let message = text![
+                    "fence ",
+                    fence,
+                    " claimed this row of table \"",
+                    &table.name,
+                    "\" in another life of the server"
+                ];
+                Report::new("LF006", message)
+                    .detail(text![
+                        row,
+                        " was last written before ",
+                        since,
+                        ", since when claims count: the server was started, promoted or restored then, and can have lost ",
+                        "what was written later.",
+                    ])
+                    .hint(text!["Claim all rows of the unit with fence ", fence, " and read them again, then write."])
+                    .about(table)
+            }
             Refused::Blocked { table, key, stored, fence, verb } => {
                 Report::new("LF004", text![verb, " on table \"", &table.name, "\" was accepted but changed no row"])
                     .detail(text![

@@ -5,6 +5,7 @@
 //! not have opened by a write.
 
 use crate::errors::Refused;
+use crate::life;
 use crate::protect::passes::{self, WrittenRow};
 use crate::server::call::{Arguments, Call, Reply};
 use crate::server::catalog;
@@ -20,6 +21,7 @@ pub(crate) fn fence_use(call: &Call) -> Result<Reply, Refused> {
     if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fence_use()" });
     }
+    life::begin();
     passes::use_fence(fence)?;
     Ok(Reply::from(fence))
 }
@@ -29,9 +31,9 @@ pub(crate) fn fence_use(call: &Call) -> Result<Reply, Refused> {
 pub(crate) fn refuses_update(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
-    given.skip();
+    let written_by = given.transaction();
     let (old, new) = (given.number(), given.number());
-    let passes = passes::is_accepted(PlainWrite::Update { old, new }) || passes::spend_on_update(&row, old, new);
+    let passes = is_accepted(PlainWrite::Update { old, new }, written_by) || passes::spend_on_update(&row, old, new);
     Ok(Reply::from(!passes))
 }
 
@@ -40,13 +42,14 @@ pub(crate) fn refuses_update(call: &Call) -> Result<Reply, Refused> {
 pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
-    given.skip();
+    let written_by = given.transaction();
     let old = given.number();
     let moved = is_moved(&row);
     let own_fence = passes::spend_on_deletion(&row, old, moved);
     // A move by a fenced function is checked afterwards, wherever the row is.
     let passes = own_fence.is_some()
-        || (passes::is_accepted(PlainWrite::Delete { old }) && (!moved || passes::admit_move(row.query, row.table)));
+        || (is_accepted(PlainWrite::Delete { old }, written_by)
+            && (!moved || passes::admit_move(row.query, row.table)));
     // A call by hand may pass any fence: one that is not in use opens nothing.
     if moved && passes {
         passes::expect_insertion(row.query, own_fence.or(old).unwrap_or(NEVER_CLAIMED));
@@ -63,9 +66,14 @@ pub(crate) fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
     let new = given.number();
     let passes = match passes::take_expected(call.query()) {
         Some(kept) => new == Some(kept),
-        None => passes::is_accepted(PlainWrite::Insert { new }),
+        None => is_accepted(PlainWrite::Insert { new }, None),
     };
     Ok(Reply::from(!passes))
+}
+
+/// Whether a fence in use accepts a plain write, and its claim was made in this life of the server.
+fn is_accepted(write: PlainWrite, written_by: Option<u32>) -> bool {
+    passes::is_accepted(write) && (!write.relies_on_claim() || written_by.is_some_and(life::has))
 }
 
 fn written_row(call: &Call, given: &mut Arguments) -> WrittenRow {

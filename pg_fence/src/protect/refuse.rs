@@ -4,6 +4,7 @@
 //! error. Invariant: the stored fence is shown only to a client that could read the row itself.
 
 use crate::errors::{Refused, UnfencedWrite};
+use crate::life;
 use crate::protect::condition;
 use crate::protect::members;
 use crate::protect::passes;
@@ -11,6 +12,7 @@ use crate::server::call::{Call, Reply};
 use crate::server::catalog::{self, RelationName};
 use crate::server::trigger::{Command, EventRow, TriggerEvent};
 use crate::stats;
+use fence::Fence;
 use fence::resource::{NEVER_CLAIMED, PlainVerdict};
 
 /// What a write does to a row, by the fence before and after it.
@@ -114,6 +116,10 @@ impl RefusedWrite<'_> {
         let may_read = self.column.is_some_and(|column| members::may_disclose(self.event.table(), column));
         let shown = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
         match passes::judge(stored) {
+            PlainVerdict::Accepted if !life::has(self.event.written_by()) => {
+                let fence = Fence::new(stored?.unsigned_abs())?;
+                Some(Refused::Outlived { table, key: None, fence, since: life::since() })
+            }
             PlainVerdict::Accepted => None,
             PlainVerdict::NoFence => Some(Refused::Unfenced { table, write: UnfencedWrite::NoFence(command) }),
             PlainVerdict::Stale(fence) => Some(Refused::StaleRow { table, stored: shown, fence }),

@@ -41,7 +41,7 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     }
     refuse_partition(&table)?;
     let connection = Connection::open()?;
-    distributed::refuse_triggers(&connection, &table)?;
+    distributed::refuse_triggers(&table)?;
     let members = members::all(oid, RelationLock::Triggers);
     let triggers = Triggers { connection: &connection };
     for member in &members {

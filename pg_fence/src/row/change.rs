@@ -5,6 +5,7 @@
 //! the statement of the caller.
 
 use crate::errors::{Disclosed, Refused, UnfencedWrite};
+use crate::life::{self, Outlived};
 use crate::protect::members;
 use crate::protect::passes::OwnPass;
 use crate::row::key::Key;
@@ -52,7 +53,9 @@ impl Change<'_> {
     pub(crate) fn make(&self) -> Result<Option<Outcome>, Refused> {
         let (statement, values, row_as) = (self.statement(), self.values(), self.row_as());
         let (counted, counted_stale) = stats::counters_of(self.verb);
-        let mut stored = None;
+        let (mut stored, mut is_outlived) = (None, false);
+        life::begin();
+        let outlived = Outlived::watch();
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.table, self.key, self.verb, self.fence_number());
             let outcome = plans::run_as(row_as, &statement, &values)?;
@@ -81,8 +84,12 @@ impl Change<'_> {
                     self.subject().count(Counter::Unclaimed);
                     return Err(self.unclaimed(found.stored));
                 }
-                Verdict::Accepted => stored = found.stored,
+                Verdict::Accepted => (stored, is_outlived) = (found.stored, outlived.is_met()),
             }
+        }
+        if is_outlived && self.verb.step().is_some_and(|step| step.relies_on_claim(stored, self.fence)) {
+            self.subject().count(Counter::Outlived);
+            return Err(self.outlived());
         }
         Err(self.blocked(stored))
     }
@@ -171,6 +178,11 @@ impl Change<'_> {
     fn unclaimed(&self, stored: Option<i64>) -> Refused {
         let stored = self.disclosed(stored);
         Refused::Unclaimed { table: self.table.name.clone(), key: self.key_text(), stored, fence: self.fence }
+    }
+
+    fn outlived(&self) -> Refused {
+        let (table, key) = (self.table.name.clone(), Some(self.key_text()));
+        Refused::Outlived { table, key, fence: self.fence, since: life::since() }
     }
 
     fn blocked(&self, stored: Option<i64>) -> Refused {

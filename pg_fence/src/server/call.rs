@@ -207,6 +207,11 @@ impl<'c> Arguments<'c> {
         self.datum().map(|datum| Oid::from(datum.value() as u32))
     }
 
+    /// The number of a transaction, or `None` when it is null.
+    pub(crate) fn transaction(&mut self) -> Option<u32> {
+        self.datum().map(|datum| datum.value() as u32)
+    }
+
     /// A jsonb value.
     pub(crate) fn document(&mut self, name: &'static str) -> Result<Document, Refused> {
         let datum = self.datum().ok_or(Refused::NullArgument(name))?;

@@ -22,6 +22,7 @@ macro_rules! declare {
 // The clock, and the state of the server.
 declare! {
     fn GetCurrentTimestamp() -> TimestampTz;
+    fn GetTopFullTransactionIdIfAny() -> FullTransactionId;
     fn RecoveryInProgress() -> bool;
     fn get_fn_expr_argtype(function: *mut FmgrInfo, argument: c_int) -> Oid;
 }
@@ -45,6 +46,8 @@ declare! {
 // Running a statement.
 declare! {
     fn CommandCounterIncrement();
+    fn bms_del_member(set: *mut Bitmapset, member: c_int) -> *mut Bitmapset;
+    fn bms_is_member(member: c_int, set: *const Bitmapset) -> bool;
     fn CreateQueryDesc(
         plan: *mut PlannedStmt,
         text: *const c_char,

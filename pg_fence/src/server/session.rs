@@ -2,9 +2,11 @@
 
 use crate::server::raw;
 use pgrx::pg_sys;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::ops::Deref;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::ThreadId;
 
 /// State of the backend. A backend has one thread, which alone runs the functions of an extension.
@@ -58,6 +60,50 @@ pub(crate) fn database() -> u32 {
 pub(crate) fn now() -> i64 {
     // SAFETY: it reads the clock.
     unsafe { raw::GetCurrentTimestamp() }
+}
+
+/// A time of [`now`] as the session writes it.
+pub(crate) fn time_text(time: i64) -> CString {
+    // SAFETY: the text is the server's own, copied before the next one takes its place.
+    unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(time)).to_owned() }
+}
+
+/// Whether a transaction is under way.
+pub(crate) fn is_in_transaction() -> bool {
+    // SAFETY: reading a state of the backend.
+    unsafe { pg_sys::IsTransactionState() }
+}
+
+/// Whether this process helps another with a query.
+pub(crate) fn is_parallel_worker() -> bool {
+    // SAFETY: reading a number of the process.
+    unsafe { pg_sys::ParallelWorkerNumber >= 0 }
+}
+
+/// Whether the server is a standby, or not yet consistent.
+pub(crate) fn is_in_recovery() -> bool {
+    // SAFETY: reading a flag of the server.
+    unsafe { raw::RecoveryInProgress() }
+}
+
+/// The whole number of the transaction under way, if it has one yet.
+pub(crate) fn transaction() -> Option<u64> {
+    // SAFETY: reading a number of the backend.
+    let number = unsafe { raw::GetTopFullTransactionIdIfAny() }.value;
+    (number != 0).then_some(number)
+}
+
+/// The whole number of the next transaction that the server gives one.
+pub(crate) fn next_transaction() -> u64 {
+    // SAFETY: an aligned number of 64 bits in shared memory, which only grows. Whoever has seen a version has seen, by the
+    // lock of its page, that its writer's number was given out.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        let place = &raw mut (*pg_sys::ShmemVariableCache).nextXid.value;
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let place = &raw mut (*pg_sys::TransamVariables).nextXid.value;
+        AtomicU64::from_ptr(place).load(Relaxed)
+    }
 }
 
 /// The number of the running subtransaction.
@@ -131,7 +177,6 @@ pub(crate) fn forget_analyses() {
 
 /// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end
 /// of the session pass through.
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
 pub(crate) fn unless_refused<T>(
     act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
 ) -> Option<T> {

@@ -86,6 +86,12 @@ impl<'c> TriggerEvent<'c> {
         }
     }
 
+    /// The transaction that wrote the row of a row trigger, as its stored version says.
+    pub(crate) fn written_by(&self) -> u32 {
+        // SAFETY: a row trigger after the event has the tuple of it, a stored one.
+        unsafe { (*(*(*self.data).tg_trigtuple).t_data).t_choice.t_heap.t_xmin }.into_inner()
+    }
+
     fn relation(&self) -> &pg_sys::RelationData {
         // SAFETY: the relation of a trigger is open.
         unsafe { &*(*self.data).tg_relation }

@@ -29,7 +29,7 @@ pub(crate) const MAX_NAME_BYTES: usize = 128;
 const ATTACH_REST_US: i64 = 60_000_000;
 
 /// The number is that of the layout below. Sessions of another library version get a segment of their own.
-const SEGMENT: &CStr = c"pg_fence counters 2";
+const SEGMENT: &CStr = c"pg_fence counters 3";
 /// What `pg_stat_activity` shows as the event that a session waits for.
 const TRANCHE: &CStr = c"pg_fence";
 
@@ -46,6 +46,8 @@ pub(crate) enum Counter {
     WritesStale,
     /// Refused as unclaimed.
     Unclaimed,
+    /// Refused because the claim was made in another life of the server.
+    Outlived,
     /// Refused on a protected table, for no fence.
     UnfencedRefused,
 }

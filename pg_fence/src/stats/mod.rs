@@ -154,6 +154,7 @@ pub(crate) fn count_refused(table: Oid, refused: &Refused, stored: Option<i64>) 
     match refused {
         Refused::StaleRow { fence, .. } => subject.count_stale(Counter::WritesStale, *fence, stored),
         Refused::UnclaimedRow { .. } => subject.count(Counter::Unclaimed),
+        Refused::Outlived { .. } => subject.count(Counter::Outlived),
         _ => subject.count(Counter::UnfencedRefused),
     }
 }

@@ -8,25 +8,31 @@ use crate::server::catalog;
 use crate::server::spi::Connection;
 use crate::table::relation::Table;
 use pg_forms::text;
-use pgrx::pg_sys;
+use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
 const CATALOG: &CStr = c"pg_dist_partition";
 
-/// Refuses to make triggers on a distributed or reference table. One that the engine has merely noted as local may have
-/// them.
-pub(crate) fn refuse_triggers(connection: &Connection, table: &Table) -> Result<(), Refused> {
-    if catalog::relation_in(pg_sys::PG_CATALOG_NAMESPACE.into(), CATALOG).is_none() {
-        return Ok(());
+/// Refuses to make triggers on a distributed or reference table.
+pub(crate) fn refuse_triggers(table: &Table) -> Result<(), Refused> {
+    match is_distributed(table.oid)? {
+        true => Err(Refused::Distributed { table: table.name.clone() }),
+        false => Ok(()),
     }
+}
+
+/// Whether a table is a distributed or a reference table, and not one that the engine has merely noted as local.
+pub(crate) fn is_distributed(table: Oid) -> Result<bool, Refused> {
+    if catalog::relation_in(pg_sys::PG_CATALOG_NAMESPACE.into(), CATALOG).is_none() {
+        return Ok(false);
+    }
+    let connection = Connection::open()?;
     let found = connection.read_text(text![
         "SELECT 'distributed' FROM pg_catalog.pg_dist_partition AS p WHERE p.logicalrelid OPERATOR(pg_catalog.=) ",
-        table.oid.to_u32(),
+        table.to_u32(),
         "::pg_catalog.regclass AND NOT (p.partmethod OPERATOR(pg_catalog.=) 'n'::pg_catalog.\"char\"",
         " AND p.repmodel OPERATOR(pg_catalog.=) 's'::pg_catalog.\"char\")",
     ])?;
-    match found {
-        Some(_) => Err(Refused::Distributed { table: table.name.clone() }),
-        None => Ok(()),
-    }
+    connection.close()?;
+    Ok(found.is_some())
 }

@@ -16,6 +16,8 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 
 /// What a plan is run with.
 pub(crate) struct Parameters<'a> {
+    /// The table that the plan is for.
+    pub(crate) table: Oid,
     /// The type of each parameter.
     pub(crate) types: &'a [Oid],
     /// The values, at least as many.
@@ -67,11 +69,11 @@ pub(crate) unsafe fn run(
     parameters: &Parameters,
     wanted: Wanted,
 ) -> Option<Answered> {
-    let (types, values) = (parameters.types, parameters.values);
+    let (types, values, table) = (parameters.types, parameters.values, parameters.table);
     let _before = Before::now();
     let planning = ByIndex::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
-    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, types, values, wanted, &planning)) }
+    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, table, types, values, wanted, &planning)) }
 }
 
 /// Runs what a rule has made of a statement: none, several, or a command.
@@ -127,6 +129,7 @@ pub(crate) unsafe fn run_rewritten(
 
 unsafe fn run_unguarded(
     source: *mut pg_sys::CachedPlanSource,
+    table: Oid,
     types: &[Oid],
     values: &[Option<Datum>],
     wanted: Wanted,
@@ -153,7 +156,7 @@ unsafe fn run_unguarded(
             // The statement sees what the transaction has done so far.
             raw::CommandCounterIncrement();
             raw::PushActiveSnapshot(raw::GetTransactionSnapshot());
-            let answered = execute(statement, text, parameters, wanted);
+            let answered = execute(statement, table, text, parameters, wanted);
             // And the next one sees what this has done.
             raw::CommandCounterIncrement();
             raw::PopActiveSnapshot();
@@ -208,6 +211,7 @@ impl Drop for ByIndex {
 
 unsafe fn execute(
     statement: *mut pg_sys::PlannedStmt,
+    table: Oid,
     text: *const c_char,
     parameters: pg_sys::ParamListInfo,
     wanted: Wanted,
@@ -228,6 +232,7 @@ unsafe fn execute(
             std::ptr::null_mut(),
             NO_FLAGS,
         );
+        let_read_writer(statement, table);
         raw::ExecutorStart(query, NO_FLAGS);
         running::begin((*(*query).estate).es_query_cxt);
         #[cfg(any(feature = "pg18", feature = "pg19"))]
@@ -239,6 +244,30 @@ unsafe fn execute(
         raw::ExecutorEnd(query);
         raw::FreeQueryDesc(query);
         Answered { rows, ..receiver.answered }
+    }
+}
+
+/// The writer of a version is asked for by this library, not by the caller, whose rights on the column `xmin` do not matter:
+/// they are left out of what the plan needs. It answers whether the version is of this life, and no number.
+unsafe fn let_read_writer(statement: *mut pg_sys::PlannedStmt, table: Oid) {
+    const WRITER: c_int = pg_sys::MinTransactionIdAttributeNumber - pg_sys::FirstLowInvalidHeapAttributeNumber;
+    #[cfg(feature = "pg15")]
+    type Rights = pg_sys::RangeTblEntry;
+    #[cfg(not(feature = "pg15"))]
+    type Rights = pg_sys::RTEPermissionInfo;
+    // SAFETY: the list of a plan is null or holds what it is declared to hold. The plan is one of this library's own.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let all = (*statement).rtable;
+        #[cfg(not(feature = "pg15"))]
+        let all = (*statement).permInfos;
+        let count = all.as_ref().map_or(0, |all| all.length);
+        for n in 0..count {
+            let rights = &mut *(*(*all).elements.offset(n as isize)).ptr_value.cast::<Rights>();
+            if rights.relid == table && raw::bms_is_member(WRITER, rights.selectedCols) {
+                rights.selectedCols = raw::bms_del_member(rights.selectedCols, WRITER);
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::server::catalog::{self, RelationName};
 use crate::server::locks::RelationLock;
 use crate::server::relation::OpenRelation;
 use crate::server::types;
+use crate::table::distributed;
 use crate::table::plan::Plans;
 use crate::table::relation::{Column, KeyColumn, SCHEMAS, TYPES, Table};
 use pg_forms::c_string;
@@ -35,6 +36,7 @@ pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
         is_partitioned,
         can_change_writes: is_partitioned || relation.has_rules() || relation.has_triggers_before_updates(),
         may_be_protected: is_partitioned || relation.has_triggers_after_writes(),
+        has_writers: (is_partitioned || relation.is_heap()) && !distributed::is_distributed(oid)?,
         has_all_columns: columns.len() == relation.column_count(),
         columns,
         key,

@@ -68,7 +68,7 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
 }
 
 fn run_plan(statement: &Statement, plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome, Refused> {
-    let parameters = Parameters { types: &plan.types, values };
+    let parameters = Parameters { table: statement.table.oid, types: &plan.types, values };
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
     // answers the fence as a bigint and then the fields of the row, where it answers them. What is formed of these is a
     // row of the table.

@@ -29,6 +29,9 @@ pub(crate) struct Table {
     pub(crate) can_change_writes: bool,
     /// Whether it can have the triggers of a protected table; those of a partitioned table may be on partitions alone.
     pub(crate) may_be_protected: bool,
+    /// Whether its versions say which transaction has written them, so that it can be asked whether they are of this life
+    /// of the server. Those of a distributed table say what transaction of another server.
+    pub(crate) has_writers: bool,
     /// Whether its rows have no more fields than it has columns: none was dropped.
     pub(crate) has_all_columns: bool,
     /// Its columns, without those that were dropped.

@@ -1,10 +1,11 @@
 //! The SQL of one change of one row.
 //!
 //! Every name is quoted and qualified, every operator and type is the catalog's own, so neither the search path nor
-//! temporary objects can change what a statement means, and every function in it is immutable. The comparison of fences
-//! follows from the rule in `fence`.
+//! temporary objects can change what a statement means. Every function in it is immutable, but the one that asks for the life
+//! of the server, which is not asked of a distributed table. The comparison of fences follows from the rule in `fence`.
 //! Parameters: the key's values, then the fence, then the patch's values.
 
+use crate::server::catalog;
 use crate::server::operators;
 use crate::table::fit::Fit;
 use crate::table::relation::{Column, Table};
@@ -80,14 +81,34 @@ impl Statement<'_> {
             return keys;
         };
         let (stored, fence) = (self.column(self.fence), Parameter(self.fence_parameter()));
+        let in_life = self.in_life();
         match step.accepts() {
-            Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence],
+            Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence, in_life],
+            // A stamp that is newer relies on no claim.
+            Accepts::AtMost if !in_life.is_empty() => {
+                let newer = match self.fence.is_never_null {
+                    true => text![&stored[..], " OPERATOR(pg_catalog.<) ", fence],
+                    false => text![&stored[..], " OPERATOR(pg_catalog.<) ", fence, " OR ", &stored[..], " IS NULL"],
+                };
+                text![keys, " AND (", newer, " OR ", stored, " OPERATOR(pg_catalog.=) ", fence, in_life, ")"]
+            }
             Accepts::AtMost if self.fence.is_never_null => {
                 text![keys, " AND ", stored, " OPERATOR(pg_catalog.<=) ", fence]
             }
             Accepts::AtMost => {
                 text![keys, " AND (", &stored[..], " OPERATOR(pg_catalog.<=) ", fence, " OR ", stored, " IS NULL)"]
             }
+        }
+    }
+
+    /// The condition that the version was written in this life of the server, for what relies on a claim.
+    fn in_life(&self) -> Vec<u8> {
+        match self.verb {
+            Verb::Update | Verb::Delete | Verb::Write if self.table.has_writers => {
+                let internals = Identifier(catalog::INTERNALS);
+                text![" AND ", internals, ".in_life(", Identifier(&self.table.alias), ".xmin)"]
+            }
+            _ => Vec::new(),
         }
     }
 
