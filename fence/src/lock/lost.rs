@@ -15,41 +15,40 @@ pub const KEPT: usize = 16_384;
 /// Chains of holds: each has about eight once the ring is full.
 const CHAINS: usize = 2_048;
 
-const NONE: u16 = u16::MAX;
-const _: () = assert!(KEPT.is_power_of_two() && KEPT <= NONE as usize);
+const _: () = assert!(KEPT.is_power_of_two());
 
-/// A ring of holds.
+/// A ring of holds. Each has a number, one above that of the hold before. Old ones leave their chain unseen: the end of a
+/// chain is the first number that is too old.
 #[derive(Default)]
 pub struct LostHolds {
     ring: Vec<Entry>,
-    /// The one that is replaced next once the ring is full.
-    oldest: usize,
-    /// The newest hold of each chain. The hashes of a chain have the same last bits.
-    newest: Vec<u16>,
+    /// The number of the last hold; 0 before the first.
+    last: u64,
+    /// The number of the newest hold of each chain; 0 where there is none. The hashes of a chain have the same last bits.
+    newest: Vec<u64>,
 }
 
 #[derive(Clone, Copy)]
 struct Entry {
     hash: u64,
     fence: Fence,
-    /// The one before it in its chain.
-    before: u16,
+    /// The number of the one before it in its chain; 0 where there is none.
+    before: u64,
 }
 
 impl LostHolds {
     /// Notes a hold that was lost.
     pub fn note(&mut self, lock: LockName, owner: &[u8], fence: Fence) {
         if self.newest.is_empty() {
-            self.newest = vec![NONE; CHAINS];
+            self.newest = vec![0; CHAINS];
         }
-        let at = if self.ring.len() < KEPT { self.ring.len() } else { self.oldest };
-        if let Some(&oldest) = self.ring.get(at) {
-            self.unlink(at, oldest);
-            self.oldest = (at + 1) % KEPT;
-        }
+        self.last += 1;
         let hash = hash(lock, owner);
-        let entry = Entry { hash, fence, before: std::mem::replace(&mut self.newest[chain_of(hash)], at as u16) };
-        if at == self.ring.len() { self.ring.push(entry) } else { self.ring[at] = entry }
+        let entry = Entry { hash, fence, before: std::mem::replace(&mut self.newest[chain_of(hash)], self.last) };
+        match self.ring.get_mut(cell_of(self.last)) {
+            Some(oldest) => *oldest = entry,
+            None => self.ring.push(entry),
+        }
     }
 
     /// Whether a caller that does not hold the lock is late: it held the lock and lost it. `fence` is that of the call, if
@@ -63,32 +62,26 @@ impl LostHolds {
             return false;
         }
         let hash = hash(lock, owner);
-        let mut at = self.newest[chain_of(hash)];
-        while let Some(entry) = self.ring.get(usize::from(at)) {
+        let mut number = self.newest[chain_of(hash)];
+        while let Some(entry) = self.entry(number) {
             if entry.hash == hash && fence.is_none_or(|fence| fence == entry.fence) {
                 return true;
             }
-            at = entry.before;
+            number = entry.before;
         }
         false
     }
 
-    /// Removes the oldest hold from its chain: none comes before it.
-    fn unlink(&mut self, at: usize, oldest: Entry) {
-        let newest = &mut self.newest[chain_of(oldest.hash)];
-        if usize::from(*newest) == at {
-            *newest = NONE;
-            return;
-        }
-        let mut later = *newest;
-        while let Some(entry) = self.ring.get_mut(usize::from(later)) {
-            if usize::from(entry.before) == at {
-                entry.before = NONE;
-                return;
-            }
-            later = entry.before;
-        }
+    /// The hold of a number, if it is still kept.
+    fn entry(&self, number: u64) -> Option<&Entry> {
+        let is_kept = number != 0 && self.last - number < KEPT as u64;
+        self.ring.get(cell_of(number)).filter(|_| is_kept)
     }
+}
+
+/// Where in the ring a hold is; the first has the number 1.
+fn cell_of(number: u64) -> usize {
+    number.wrapping_sub(1) as usize % KEPT
 }
 
 fn chain_of(hash: u64) -> usize {
@@ -142,9 +135,8 @@ mod tests {
         for number in 1..=KEPT as u64 {
             lost.note(LockName { db: 0, name: &number.to_le_bytes() }, b"owner", fence(number));
         }
-        let next =
-            |&at: &u16| lost.ring.get(usize::from(at)).map(|entry| entry.before).filter(|&before| before != NONE);
-        let length = |&newest: &u16| std::iter::successors(Some(newest), next).count();
+        let next = |&number: &u64| lost.entry(number).map(|entry| entry.before).filter(|&before| before != 0);
+        let length = |&newest: &u64| std::iter::successors(Some(newest), next).count();
         let longest = lost.newest.iter().map(length).max();
         assert!(longest.is_some_and(|longest| longest <= 4 * KEPT / CHAINS), "{longest:?}");
     }
