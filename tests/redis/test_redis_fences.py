@@ -31,7 +31,7 @@ FORGETS = {
 def evict_all(client):
     """Evict every key: the memory that is allowed is less than an empty server takes."""
     client.config_set("maxmemory-policy", "allkeys-random")
-    client.config_set("maxmemory", "1mb")
+    client.config_set("maxmemory", "1")
     eventually(lambda: client.get("k") is None and client.dbsize(), 0)
     client.config_set("maxmemory", "0")
 
