@@ -32,7 +32,7 @@ def pid_of(lines):
 
 
 def longest_stall_ms(lines, act, until):
-    """The most that the main thread worked between a PING and its reply, from `act` until `until` returns."""
+    """The longest time for which the main thread worked between a PING and its reply, from `act` until `until` returns."""
     pid, stop, spent = pid_of(lines), threading.Event(), []
 
     def ping():
