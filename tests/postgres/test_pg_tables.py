@@ -350,3 +350,33 @@ def test_a_function_sees_new_columns_when_it_is_called_again(db):
     db.execute("ALTER TABLE grown ADD tax int NOT NULL DEFAULT 5")
     assert db.execute("SELECT * FROM claimed(2)").fetchone() == (1, 2, 5)
     assert db.execute("SELECT fenced_claim_json('grown', 1, 3) ->> 'tax'").fetchone() == ("5",)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "fenced_update('gone', 1, 9, '{}')",
+        "fenced_delete('gone', 1, 9)",
+        "fenced_claim_json('gone', 1, 9)",
+        "fence_reset('gone', 1, 9)",
+        "fence_protect('gone')",
+        "fence_unprotect('gone')",
+    ],
+)
+def test_a_table_that_is_dropped_while_a_call_waits_for_it_is_an_error(db, connect, eventually, call):
+    """Whether the session knew it before or not; it goes on afterwards."""
+    one, two = connect(), connect()
+    for is_known in (False, True):
+        db.execute("CREATE TABLE gone (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO gone VALUES (1)")
+        if is_known:
+            two.execute("SELECT fenced_claim_json('gone', 1, 1)")
+        one.execute("BEGIN; DROP TABLE gone")
+        outcome = []
+        thread = threading.Thread(target=lambda: outcome.append(refusal(two, f"SELECT {call}")), daemon=True)
+        thread.start()
+        waits = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+        eventually(lambda: db.execute(waits, (two.info.backend_pid,)).fetchone()[0])
+        one.execute("COMMIT")
+        thread.join(60)
+        assert outcome[0].sqlstate in ("42P01", "XX000"), outcome
+        assert two.execute("SELECT 1").fetchone() == (1,)

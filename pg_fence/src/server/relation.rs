@@ -44,14 +44,19 @@ impl OpenRelation {
     pub(crate) fn open(oid: Oid, lock: RelationLock) -> Option<OpenRelation> {
         // SAFETY: a null answer says that there is no such relation.
         let relation = unsafe { pg_sys::try_relation_open(oid, lock.mode()) };
-        (!relation.is_null()).then_some(OpenRelation { relation, is_locked: true })
+        Self::opened(relation, true)
     }
 
     /// Opens a relation that is perhaps not locked: its description stays as it is while it is open, whatever changes.
     pub(crate) fn description(oid: Oid) -> Option<OpenRelation> {
         // SAFETY: a null answer says that there is no such relation.
         let relation = unsafe { pg_sys::RelationIdGetRelation(oid) };
-        (!relation.is_null()).then_some(OpenRelation { relation, is_locked: false })
+        Self::opened(relation, false)
+    }
+
+    /// Not with `then_some`, which would make one of a null pointer, and close that.
+    fn opened(relation: pg_sys::Relation, is_locked: bool) -> Option<OpenRelation> {
+        if relation.is_null() { None } else { Some(OpenRelation { relation, is_locked }) }
     }
 
     /// As the server takes it, as long as this lives.
