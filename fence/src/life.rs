@@ -14,8 +14,9 @@ pub fn is_of_this_life(written_by: u32, first: u64, next: u64) -> bool {
     if written_by < FIRST_OF_A_TRANSACTION {
         return false;
     }
-    let age = (next as u32).wrapping_sub(written_by);
-    next.checked_sub(u64::from(age)).is_some_and(|number| number >= first)
+    // The next number is nobody's yet: its lower half stands for the number of an epoch before.
+    let age = u64::from((next as u32).wrapping_sub(written_by).wrapping_sub(1)) + 1;
+    next.checked_sub(age).is_some_and(|number| number >= first)
 }
 
 #[cfg(test)]
