@@ -1,15 +1,13 @@
 """A claim counts in the life of the server in which it was made: a start, a promotion, a restore or the crash of a backend can
 have lost what was written after it."""
 
-import contextlib
 import os
 import shutil
-import signal
 
 import psycopg
 import pytest
 
-from harness import PostgresServer, eventually, places
+from harness import PostgresServer, places
 
 TABLES = """
     CREATE EXTENSION pg_fence;
@@ -90,17 +88,8 @@ def power_failure(server):
     server.start()
 
 
-def crash_of_a_backend(server):
-    with psycopg.connect(server.url(), autocommit=True) as db, contextlib.suppress(psycopg.OperationalError):
-        os.kill(db.info.backend_pid, signal.SIGKILL)
-        db.execute("SELECT 1")
-
-    def connects():
-        with contextlib.suppress(psycopg.OperationalError):
-            psycopg.connect(server.url()).close()
-            return True
-
-    eventually(connects, True)
+def crash_of_a_process(server):
+    server.crash()
 
 
 def promotion(server):
@@ -126,7 +115,7 @@ def restore_of_a_cold_copy(server):
     server.start()
 
 
-ENDS = [restart, power_failure, crash_of_a_backend, promotion, restore_of_a_cold_copy]
+ENDS = [restart, power_failure, crash_of_a_process, promotion, restore_of_a_cold_copy]
 
 
 @pytest.fixture(params=["", "pg_fence"], ids=["loaded at a call", "preloaded"])

@@ -1,13 +1,11 @@
 """`pg_stat_fence`: what is counted, what outlives what, and what happens where nothing can be counted."""
 
-import os
-import signal
 import threading
 
 import psycopg
 import pytest
 
-from harness import PostgresServer, eventually, places
+from harness import PostgresServer, places
 from refusals import refusal
 
 COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "outlived", "unfenced_refused")
@@ -335,9 +333,9 @@ def test_the_crash_of_a_backend_starts_the_counts_anew(pg):
         with psycopg.connect(server.url(), autocommit=True) as db:
             db.execute("CREATE EXTENSION pg_fence; DO $$ BEGIN PERFORM fenced_guard('r', 5); END $$")
             assert guard_counts(db, "r")["claims"] == 1
-            os.kill(db.info.backend_pid, signal.SIGKILL)
+        server.crash()
         read = "SELECT coalesce(sum(claims), 0) FROM pg_stat_fence"
-        eventually(lambda: server.psql(read, check=False), "0")
+        assert server.psql(read) == "0"
         server.psql("DO $$ BEGIN PERFORM fenced_guard('r', 6); END $$")
         assert server.psql(read) == "1"
     finally:

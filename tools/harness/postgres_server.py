@@ -27,6 +27,7 @@ from .process import (
     temporary_folder,
 )
 from .server import Server
+from .waiting import eventually
 
 SUPERUSER = "postgres"
 
@@ -110,6 +111,14 @@ class PostgresServer(Server):
         if check and done.returncode != 0:
             raise ServerFailed(f"psql ended with status {done.returncode}: {done.stdout}")
         return done.stdout.rstrip("\n")
+
+    def crash(self):
+        """SIGKILL one of its processes, and wait until the postmaster has ended all others and has recovered."""
+        ask = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+        before = self.psql(ask)
+        os.kill(int(before), signal.SIGKILL)
+        # Connections succeed until the postmaster notices; a new checkpointer exists only after that.
+        eventually(lambda: self.psql(ask) not in ("", before), retry_on=(ServerFailed,))
 
     def _run(self, detached):
         settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
