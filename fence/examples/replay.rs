@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
 use fence::lock::args::{self, BadArgument};
-use fence::lock::lease::{self, Acquired, Denied, Hold, Lease, Now, State, Terms};
+use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Lease, Now, State, Terms};
 use fence::lock::queue::{LockName, Queues};
 use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
 use fence::{Brought, Fence, FenceLimits, Issuer};
@@ -217,7 +217,8 @@ impl World {
             }
             [b"FENCELOCK.EXTEND", key, owner, ttl, ref options @ ..] => {
                 let request = args::extend(owner, ttl, options, MAX_TTL).map_err(bad)?;
-                let Ok(lease) = lease::extend(hold, request.caller, request.ttl, now_us) else { return Ok("0".into()) };
+                let extended = lease::extend(hold, request.caller, request.extension, now_us);
+                let Ok(Extended::Moved(lease) | Extended::Kept(lease)) = extended else { return Ok("0".into()) };
                 self.locks.insert(key.into(), (lease, owner.into()));
                 Ok(lease.left(now_us).0.to_string())
             }

@@ -6,7 +6,7 @@
 //! caught.
 
 use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Route, decode, encode};
-use fence::lock::lease::{self, Acquired, Caller, Hold, Lease, Millis, Now, Request, Terms};
+use fence::lock::lease::{self, Acquired, Caller, Extended, Extension, Hold, Lease, Millis, Now, Request, Terms};
 use fence::resource::{GuardVerdict, Step, Verdict};
 use fence::{Fence, Issuer};
 use stateright::{Checker, Model, Property};
@@ -415,8 +415,8 @@ impl System {
                 return;
             }
         }
-        match lease::extend(current, caller, TTL, now_us) {
-            Ok(lease) => {
+        match lease::extend(current, caller, Extension { ttl: TTL, only_longer: false }, now_us) {
+            Ok(Extended::Moved(lease) | Extended::Kept(lease)) => {
                 let ended = before.lock.is_some_and(|(lease, _)| !lease.is_live(now_us));
                 state.broken.lease_taken_away |= ended;
                 state.redis.lock = Some((lease, client));

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Reading, Route, Stamp, decode, encode};
 use fence::lock::ending::Ending;
 use fence::lock::follow::Follower;
-use fence::lock::lease::{self, Acquired, Caller, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms};
+use fence::lock::lease::{
+    self, Acquired, Caller, Extended, Extension, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms,
+};
 use fence::lock::queue::{LockName, Queues, Ticket};
 use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain};
 use fence::wheel::{Links, Nodes, Slots};
@@ -81,6 +83,7 @@ enum Call {
         owner: u8,
         ttl: u64,
         own_fence: bool,
+        only_longer: bool,
     },
     Release {
         owner: u8,
@@ -106,7 +109,9 @@ fn call() -> impl Strategy<Value = Call> {
                 Call::Acquire { owner, ttl, max_hold, delay, retry, others_wait }
             }
         ),
-        2 => (0..3u8, ms, any::<bool>()).prop_map(|(owner, ttl, own_fence)| Call::Extend { owner, ttl, own_fence }),
+        2 => (0..3u8, ms, any::<bool>(), any::<bool>()).prop_map(|(owner, ttl, own_fence, only_longer)| {
+            Call::Extend { owner, ttl, own_fence, only_longer }
+        }),
         1 => (0..3u8, any::<bool>()).prop_map(|(owner, own_fence)| Call::Release { owner, own_fence }),
         1 => Just(Call::Close),
         3 => (0..30u64).prop_map(|by_ms| Call::Advance { by_ms }),
@@ -302,15 +307,22 @@ proptest! {
                         Err(_) => prop_assert!(shut || held.is_some_and(|held| !(retry && held.owner == owner))),
                     }
                 }
-                Call::Extend { owner, ttl, own_fence } => {
+                Call::Extend { owner, ttl, own_fence, only_longer } => {
                     let fence = fence_of(own_fence, &held);
                     let caller = Caller { owner: &owners[owner as usize], fence };
                     let right = own_fence && held.as_ref().is_some_and(|held| held.owner == owner);
-                    let extended = lease::extend(hold, caller, Millis(ttl), moment.steady_us);
+                    let extended = lease::extend(hold, caller, Extension { ttl: Millis(ttl), only_longer }, moment.steady_us);
                     prop_assert_eq!(extended.is_ok(), right);
-                    if let (Ok(lease), Some(account)) = (extended, account.as_mut()) {
+                    if let (Ok(extended), Some(account)) = (extended, account.as_mut()) {
                         let delay = account.shut_until - account.ends;
-                        account.ends = account.last_end.min(now + ttl);
+                        let ends = account.last_end.min(now + ttl);
+                        let kept = only_longer && ends <= account.ends;
+                        account.ends = if kept { account.ends } else { ends };
+                        let lease = match extended {
+                            Extended::Moved(lease) if !kept => lease,
+                            Extended::Kept(lease) if kept => lease,
+                            other => panic!("{other:?}"),
+                        };
                         account.shut_until = account.ends + delay;
                         prop_assert_eq!(lease.left(moment.steady_us).0, account.ends - now);
                         stored = Some((lease, owner));

@@ -98,6 +98,8 @@ def cases():
             yield f"RELEASE {where} {options}", words, "ERR syntax error: options FENCE and QUEUED exclude each other"
         yield f"RELEASE {where} QUEUED twice", ("RELEASE", key, OWNER, "QUEUED", "queued"), "option QUEUED is given twice"
         yield f"RELEASE {where} QUEUED 1", ("RELEASE", key, OWNER, "QUEUED", "1"), "unknown option '1'"
+        yield f"EXTEND {where} GT twice", ("EXTEND", key, OWNER, "1000", "GT", "gt"), "option GT is given twice"
+        yield f"RELEASE {where} GT", ("RELEASE", key, OWNER, "GT"), "unknown option 'GT'"
         yield f"EXTEND {where} QUEUED", ("EXTEND", key, OWNER, "1000", "QUEUED"), "unknown option 'QUEUED'"
         yield f"ACQUIRE {where} FENCE", ("ACQUIRE", key, OWNER, "1000", "FENCE", "1"), "unknown option 'FENCE'"
         yield f"EXTEND {where} MAXHOLD", ("EXTEND", key, OWNER, "1000", "MAXHOLD", "1"), "unknown option 'MAXHOLD'"

@@ -227,6 +227,32 @@ def test_an_extension_replaces_the_time_that_was_left(speaker):
         assert left - 1_000 <= inspect(speaker, "k").ttl_ms <= left
 
 
+def test_an_extension_that_may_only_lengthen_never_shortens(speaker):
+    fence = acquire(speaker, "k", "A", 60_000)
+    for options in (("GT",), ("gt", "FENCE", fence), ("FENCE", fence, "GT")):
+        left = speaker.execute_command("FENCELOCK.EXTEND", "k", "A", 1_000, *options)
+        assert 50_000 < left <= 60_000
+        assert 50_000 < inspect(speaker, "k").ttl_ms <= left
+    assert speaker.execute_command("FENCELOCK.EXTEND", "k", "A", 90_000, "GT") > 80_000
+    assert inspect(speaker, "k").ttl_ms > 80_000
+    assert speaker.execute_command("FENCELOCK.EXTEND", "k", "B", 900_000, "GT") == 0
+    release(speaker, "k", "A")
+    assert speaker.execute_command("FENCELOCK.EXTEND", "k", "A", 900_000, "GT") == 0
+
+
+def test_an_extension_that_would_not_lengthen_is_not_one(r, clients):
+    """It is not counted, aborts no WATCH, and is cut by the longest hold as any other."""
+    r.execute_command("FENCELOCK.ACQUIRE", "k", "A", 60_000, "MAXHOLD", 60_000)
+    watcher = clients().pipeline()
+    watcher.watch("k")
+    extensions = r.info("fencelock")["fencelock_extensions"]
+    assert 0 < r.execute_command("FENCELOCK.EXTEND", "k", "A", 80_000, "GT") <= 60_000
+    assert r.info("fencelock")["fencelock_extensions"] == extensions
+    watcher.multi()
+    watcher.get("other")
+    assert watcher.execute() == [None]
+
+
 def test_an_extension_keeps_the_fence_and_the_time_held(r):
     fence = acquire(r, "k", "A", 10_000)
     eventually(lambda: inspect(r, "k").held_ms >= 20)

@@ -180,6 +180,7 @@ def test_the_stream_holds_effects_and_no_command_of_a_user(node):
     acquire(primary, "k", "B", 60_000)
     extend(primary, "k", "A", 60_000)
     extend(primary, "k", "B", 60_000)
+    primary.execute_command("FENCELOCK.EXTEND", "k", "A", 30_000, "GT")
     release(primary, "k", "B")
     release(primary, "k", "A")
     primary.eval("redis.call('FENCELOCK.ACQUIRE', 'k', 'A', 60000)", 0)

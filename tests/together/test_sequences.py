@@ -141,7 +141,7 @@ def redis_operation(chance):
     )[0]
     words = {
         "acquire": lambda: acquire_words(chance, key, owner),
-        "extend": lambda: ["FENCELOCK.EXTEND", key, owner, span(chance), *with_fence(chance, key)],
+        "extend": lambda: ["FENCELOCK.EXTEND", key, owner, span(chance), *extend_options(chance, key)],
         "release": lambda: ["FENCELOCK.RELEASE", key, owner, *release_options(chance, key)],
         "check": lambda: ["FENCELOCK.CHECK", key, some_fence(chance, key)],
         "inspect": lambda: ["FENCELOCK.INSPECT", key],
@@ -167,6 +167,12 @@ def acquire_words(chance, key, owner):
 
 def with_fence(chance, key):
     return ["FENCE", some_fence(chance, key)] if chance.random() < 0.5 else []
+
+
+def extend_options(chance, key):
+    options = [with_fence(chance, key), ["GT"] if chance.random() < 0.4 else []]
+    chance.shuffle(options)
+    return options[0] + options[1]
 
 
 def release_options(chance, key):

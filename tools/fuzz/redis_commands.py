@@ -321,6 +321,7 @@ class Game:
                 return ["FENCELOCK.RELEASE", key, self.owner(), *tail]
             case 7 | 8:
                 tail = ["FENCE", self.fence()] if self.one_in(2) else []
+                tail += ["GT"] if self.one_in(3) else []
                 return ["FENCELOCK.EXTEND", key, self.owner(), self.ms(), *tail]
             case 9:
                 return ["FENCELOCK.CHECK", key, self.fence()]
@@ -339,7 +340,7 @@ class Game:
     def odd_lock_command(self):
         """A lock command with words missing or of whatever kind, or one that is not for users."""
         name = "FENCELOCK." + self.pick([*LOCK_COMMANDS, "_APPLY", "_END", "_CLOCK", "_FLOOR", "NONE"])
-        pool = [*WILD, *OWNERS[:3], *BAD_NUMBERS, *BAD_FENCES, b"WAIT", b"RETRY", b"FENCE", b"QUEUED", b"10"]
+        pool = [*WILD, *OWNERS[:3], *BAD_NUMBERS, *BAD_FENCES, b"WAIT", b"RETRY", b"FENCE", b"QUEUED", b"GT", b"10"]
         return [name, *(self.pick(pool) for _ in range(self.chance.randrange(6)))]
 
     def key_command(self):

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::fence::Fence;
-use crate::lock::lease::{Caller, LONGEST, Millis, OWNER_MAX, Request, Terms};
+use crate::lock::lease::{Caller, Extension, LONGEST, Millis, OWNER_MAX, Request, Terms};
 
 /// A request to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,8 +22,8 @@ pub struct Acquire<'a> {
 pub struct Extend<'a> {
     /// Who asks.
     pub caller: Caller<'a>,
-    /// The new length of the lease, from now on.
-    pub ttl: Millis,
+    /// For what.
+    pub extension: Extension,
 }
 
 /// A request to release a lock.
@@ -140,7 +140,7 @@ pub fn acquire<'a>(
     Ok(Acquire { request: Request { owner, terms, retry: retry.is_some() }, wait })
 }
 
-/// Reads `owner ttl-ms [FENCE fence]`.
+/// Reads `owner ttl-ms [FENCE fence] [GT]`.
 pub fn extend<'a>(
     owner: &'a [u8],
     ttl: &'a [u8],
@@ -149,7 +149,19 @@ pub fn extend<'a>(
 ) -> Result<Extend<'a>, BadArgument<'a>> {
     let owner = owner_of(owner)?;
     let ttl = span("ttl-ms", ttl, max_ttl)?;
-    Ok(Extend { caller: Caller { owner, fence: fence_option(options)? }, ttl })
+    let (mut fenced, mut only_longer) = (None, None);
+    let mut options = Options(options);
+    while let Some(word) = options.next() {
+        if word.eq_ignore_ascii_case(b"FENCE") {
+            once("FENCE", &mut fenced, fence(options.value("FENCE")?)?)?;
+        } else if word.eq_ignore_ascii_case(b"GT") {
+            once("GT", &mut only_longer, ())?;
+        } else {
+            return Err(BadArgument::UnknownOption(word));
+        }
+    }
+    let extension = Extension { ttl, only_longer: only_longer.is_some() };
+    Ok(Extend { caller: Caller { owner, fence: fenced }, extension })
 }
 
 /// Reads `owner [FENCE fence | QUEUED]`.
@@ -246,18 +258,6 @@ fn wait_of<'a>(word: &[u8], max: Millis) -> Result<Millis, BadArgument<'a>> {
         return Err(BadArgument::NoWait(max.min(LONGEST).0));
     }
     span("WAIT", word, max)
-}
-
-fn fence_option<'a>(words: &[&'a [u8]]) -> Result<Option<Fence>, BadArgument<'a>> {
-    let mut options = Options(words);
-    let mut found = None;
-    while let Some(word) = options.next() {
-        if !word.eq_ignore_ascii_case(b"FENCE") {
-            return Err(BadArgument::UnknownOption(word));
-        }
-        once("FENCE", &mut found, fence(options.value("FENCE")?)?)?;
-    }
-    Ok(found)
 }
 
 fn once<'a, T>(name: &'static str, option: &mut Option<T>, value: T) -> Result<(), BadArgument<'a>> {

@@ -192,6 +192,24 @@ pub struct Caller<'a> {
     pub fence: Option<Fence>,
 }
 
+/// What an extension asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extension {
+    /// The length of the lease from now on.
+    pub ttl: Millis,
+    /// Whether a lease that would not become longer is kept.
+    pub only_longer: bool,
+}
+
+/// The result of an extension.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Extended {
+    /// The lease with its new deadline, to be stored.
+    Moved(Lease),
+    /// The stored lease, which would not have become longer.
+    Kept(Lease),
+}
+
 /// A request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request<'a> {
@@ -276,13 +294,16 @@ fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease
     Ok(hold.lease)
 }
 
-/// Moves the deadline to `ttl` from `now_us`, cut by the longest hold, whatever time was left.
+/// Moves the deadline to `ttl` from `now_us`, cut by the longest hold, whatever time was left; or only if that is later.
 ///
-/// Returns the lease to store. The fence stays. A lease that has ended is not revived.
-pub fn extend(current: Option<Hold>, caller: Caller, ttl: Millis, now_us: u64) -> Result<Lease, Lost> {
+/// The fence stays. A lease that has ended is not revived.
+pub fn extend(current: Option<Hold>, caller: Caller, extension: Extension, now_us: u64) -> Result<Extended, Lost> {
     let lease = live_hold(current, caller, now_us)?;
-    let deadline_us = lease.limit_us.min(now_us.saturating_add(ttl.as_micros()));
-    Ok(Lease { deadline_us, ..lease })
+    let deadline_us = lease.limit_us.min(now_us.saturating_add(extension.ttl.as_micros()));
+    if extension.only_longer && deadline_us <= lease.deadline_us {
+        return Ok(Extended::Kept(lease));
+    }
+    Ok(Extended::Moved(Lease { deadline_us, ..lease }))
 }
 
 /// Ends the lease of `caller` at its own request, so without a delay.

@@ -103,7 +103,7 @@ const ACQUIRE_ARGS: &[Arg] = &[
     in_ms(option(c"delay-ms", INTEGER, c"DELAY")),
     option(c"ephemeral", TOKEN, c"EPHEMERAL"),
 ];
-const EXTEND_ARGS: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION];
+const EXTEND_ARGS: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION, option(c"longer", TOKEN, c"GT")];
 const RELEASE_ARGS: &[Arg] = &[
     LOCK,
     OWNER,

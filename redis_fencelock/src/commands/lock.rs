@@ -5,7 +5,7 @@
 
 use fence::lock::args;
 use fence::lock::codec::Clocks;
-use fence::lock::lease::{self, Acquired, Denied, Hold, Millis, Request, State};
+use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Millis, Request, State};
 use fence::lock::queue::LockName;
 use fence::{Brought, Fence};
 use redis_module::raw;
@@ -101,17 +101,18 @@ fn busy(ctx: Ctx, slot: &Slot, request: &Request, wait: Option<Millis>) -> Comma
     Ok(Reply::Null)
 }
 
-/// `FENCELOCK.EXTEND key owner ttl-ms [FENCE fence]`
+/// `FENCELOCK.EXTEND key owner ttl-ms [FENCE fence] [GT]`
 fn extend(ctx: Ctx, argv: &Argv) -> CommandResult {
     let request = args::extend(argv.at(2), argv.at(3), argv.from(4), config::max_ttl())?;
     let slot = open_to_write(ctx, argv.key())?;
     let clocks = clock::clocks();
-    match lease::extend(slot.hold(), request.caller, request.ttl, clocks.steady_us) {
-        Ok(lease) => {
+    match lease::extend(slot.hold(), request.caller, request.extension, clocks.steady_us) {
+        Ok(Extended::Moved(lease)) => {
             slot.set_deadline(lease, clocks)?;
             counters::count(Count::Extensions);
             Ok(Reply::Integer(lease.left(clocks.steady_us).0))
         }
+        Ok(Extended::Kept(lease)) => Ok(Reply::Integer(lease.left(clocks.steady_us).0)),
         Err(lost) => {
             counters::count_lost(lost, slot.lock(), request.caller, Count::LateExtensions, Count::UnknownExtensions);
             Ok(Reply::Integer(0))

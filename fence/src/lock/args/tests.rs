@@ -101,11 +101,20 @@ fn a_list_of_busy_locks_has_a_length_and_an_order() {
 }
 
 #[test]
+fn an_extension_only_lengthens_when_asked() {
+    let only_longer =
+        |options: &[&'static [u8]]| extend(b"me", b"10", options, DAY).map(|read| read.extension.only_longer);
+    assert_eq!((only_longer(&[]), only_longer(&[b"FENCE", b"33"])), (Ok(false), Ok(false)));
+    assert_eq!((only_longer(&[b"gt"]), only_longer(&[b"GT", b"FENCE", b"33"])), (Ok(true), Ok(true)));
+    assert_eq!(only_longer(&[b"GT", b"gt"]), Err(BadArgument::Repeated("GT")));
+}
+
+#[test]
 fn a_fence_option_is_a_fence() {
     let release_of = release(b"me", &[b"FENCE", b"33"]).unwrap();
     assert_eq!(release_of.caller.fence.map(Fence::get), Some(33));
     let extension = extend(b"me", b"10", &[b"fence", b"33"], DAY).unwrap();
-    assert_eq!((extension.caller.fence.map(Fence::get), extension.ttl), (Some(33), Millis(10)));
+    assert_eq!((extension.caller.fence.map(Fence::get), extension.extension.ttl), (Some(33), Millis(10)));
     assert_eq!(extend(b"me", b"10", &[], DAY).unwrap().caller.fence, None);
     assert_eq!(extend(b"me", b"10", &[b"WAIT", b"33"], DAY), Err(BadArgument::UnknownOption(b"WAIT")));
     for word in [&b"0"[..], b"9007199254740992", b"-1", b"33.0"] {

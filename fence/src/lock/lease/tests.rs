@@ -24,6 +24,18 @@ fn by_a(lease: Lease) -> Option<Hold<'static>> {
     Some(Hold { lease, owner: b"a" })
 }
 
+/// An extension whatever time is left.
+fn to(ms: u64) -> Extension {
+    Extension { ttl: Millis(ms), only_longer: false }
+}
+
+fn moved(extended: Result<Extended, Lost>) -> Lease {
+    match extended {
+        Ok(Extended::Moved(lease)) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_lease_is_live_until_its_deadline_and_not_at_it() {
     let lease = granted(ttl(10));
@@ -104,7 +116,7 @@ fn used_up_fences_grant_nothing() {
 #[test]
 fn an_extension_replaces_what_was_left_and_keeps_the_fence() {
     let lease = granted(ttl(100));
-    let shorter = extend(by_a(lease), A, Millis(5), 50 * MS).unwrap();
+    let shorter = moved(extend(by_a(lease), A, to(5), 50 * MS));
     assert_eq!(shorter.deadline_us, 55 * MS);
     assert_eq!(shorter.fence, lease.fence);
     assert_eq!(shorter.granted_us, 0);
@@ -113,8 +125,22 @@ fn an_extension_replaces_what_was_left_and_keeps_the_fence() {
 #[test]
 fn extend_after_the_deadline_is_refused() {
     let lease = granted(ttl(10));
-    assert_eq!(extend(by_a(lease), A, Millis(10), 10 * MS), Err(Lost::Expired));
-    assert_eq!(extend(None, A, Millis(10), 1), Err(Lost::Gone));
+    assert_eq!(extend(by_a(lease), A, to(10), 10 * MS), Err(Lost::Expired));
+    assert_eq!(extend(None, A, to(10), 1), Err(Lost::Gone));
+}
+
+#[test]
+fn an_extension_that_may_only_lengthen_keeps_a_lease_that_is_as_long() {
+    let lease = granted(ttl(100));
+    let longer = |ms| Extension { only_longer: true, ..to(ms) };
+    for ms in [5, 49, 50] {
+        assert_eq!(extend(by_a(lease), A, longer(ms), 50 * MS), Ok(Extended::Kept(lease)));
+    }
+    assert_eq!(moved(extend(by_a(lease), A, longer(51), 50 * MS)).deadline_us, 101 * MS);
+    assert_eq!(extend(by_a(lease), A, longer(51), 100 * MS), Err(Lost::Expired));
+    assert_eq!(extend(by_a(lease), B, longer(51), 50 * MS), Err(Lost::Another));
+    let bounded = granted(Terms { max_hold: Some(Millis(30)), ..ttl(100) });
+    assert_eq!(extend(by_a(bounded), A, longer(100), 29 * MS), Ok(Extended::Kept(bounded)));
 }
 
 #[test]
@@ -123,7 +149,7 @@ fn another_owner_or_another_fence_has_no_say() {
     assert_eq!(release(by_a(lease), B, 1), Err(Lost::Another));
     let stale = Caller { owner: b"a", fence: Fence::new(99) };
     assert_eq!(release(by_a(lease), stale, 1), Err(Lost::Another));
-    assert_eq!(extend(by_a(lease), stale, Millis(10), 1), Err(Lost::Another));
+    assert_eq!(extend(by_a(lease), stale, to(10), 1), Err(Lost::Another));
     let exact = Caller { owner: b"a", fence: Some(lease.fence) };
     assert_eq!(release(by_a(lease), exact, 1), Ok(lease));
 }
@@ -133,7 +159,7 @@ fn the_longest_hold_cuts_the_ttl_and_every_extension() {
     let terms = Terms { max_hold: Some(Millis(30)), ..ttl(100) };
     let lease = granted(terms);
     assert_eq!(lease.deadline_us, 30 * MS);
-    let extended = extend(by_a(lease), A, Millis(100), 29 * MS).unwrap();
+    let extended = moved(extend(by_a(lease), A, to(100), 29 * MS));
     assert_eq!(extended.deadline_us, 30 * MS);
     assert_eq!(extended.left(29 * MS), Millis(1));
     assert!(extended.is_at_limit() && !granted(ttl(10)).is_at_limit());
@@ -149,7 +175,7 @@ fn in_the_delay_nobody_gets_extends_or_releases_the_lock() {
     assert_eq!(lease.state(15 * MS), State::Delay);
     let retry = Request { retry: true, ..by(b"a", terms) };
     assert_eq!(acquire(by_a(lease), false, retry, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
-    assert_eq!(extend(by_a(lease), A, Millis(10), 15 * MS), Err(Lost::Expired));
+    assert_eq!(extend(by_a(lease), A, to(10), 15 * MS), Err(Lost::Expired));
     assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::Expired));
     assert!(acquire(by_a(lease), false, retry, &mut issuer, at(30 * MS)).is_ok());
 }

@@ -17,8 +17,11 @@ pub fn run(data: &[u8]) {
         [b"acquire-longest", owner, ttl, ref options @ ..] => acquire(owner, ttl, options, Millis(u64::MAX)),
         [b"extend", owner, ttl, ref options @ ..] => {
             let read = told(args::extend(owner, ttl, options, MAX_TTL));
-            let plain = owner_of(owner).zip(span(ttl, MAX_TTL)).zip(fence_option(options));
-            let read = read.map(|read| ((read.caller.owner, read.ttl), read.caller.fence));
+            let plain = owner_of(owner).zip(span(ttl, MAX_TTL)).zip(extend_options(options));
+            let read = read.map(|read| {
+                let args::Extend { caller, extension } = read;
+                ((caller.owner, extension.ttl), (caller.fence, extension.only_longer))
+            });
             assert_eq!(read, plain);
         }
         [b"release", owner, ref options @ ..] => {
@@ -94,6 +97,22 @@ fn fence_option(options: &[&[u8]]) -> Option<Option<Fence>> {
     match options {
         [] => Some(None),
         [name, value] if name.eq_ignore_ascii_case(b"FENCE") => Some(Some(fence(value)?)),
+        _ => None,
+    }
+}
+
+/// The fence and whether GT is there, each at most once.
+fn extend_options(options: &[&[u8]]) -> Option<(Option<Fence>, bool)> {
+    match options {
+        [] => Some((None, false)),
+        [name, value, rest @ ..] if name.eq_ignore_ascii_case(b"FENCE") => {
+            let (None, longer) = extend_options(rest)? else { return None };
+            Some((Some(fence(value)?), longer))
+        }
+        [name, rest @ ..] if name.eq_ignore_ascii_case(b"GT") => {
+            let (fence, false) = extend_options(rest)? else { return None };
+            Some((fence, true))
+        }
         _ => None,
     }
 }

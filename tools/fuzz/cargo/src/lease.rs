@@ -1,7 +1,9 @@
 //! The lease machine against a plain account of one lock, over calls, time, restarts and moves to another server.
 
 use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Route, Stamp, decode, encode};
-use fence::lock::lease::{self, Acquired, Caller, Denied, Hold, Lease, Lost, Millis, Now, Request, State, Terms};
+use fence::lock::lease::{
+    self, Acquired, Caller, Denied, Extended, Extension, Hold, Lease, Lost, Millis, Now, Request, State, Terms,
+};
 use fence::{Fence, Issuer};
 
 use crate::input::Input;
@@ -152,13 +154,25 @@ impl Test {
         let (owner, fence) = self.caller(input)?;
         let ttl = Millis(input.span(MS_BITS)? + 1);
         let caller = Caller { owner: OWNERS[usize::from(owner)], fence };
-        let got = lease::extend(self.hold(), caller, ttl, self.clocks.steady_us);
+        // Even lengths stand for GT: kept inputs have no byte for it.
+        let extension = Extension { ttl, only_longer: ttl.0.is_multiple_of(2) };
+        let got = lease::extend(self.hold(), caller, extension, self.clocks.steady_us);
         assert_eq!(got.err(), self.refusal(owner, fence));
         let now = self.now();
-        if let (Ok(lease), Some(account)) = (got, self.account.as_mut()) {
+        if let (Ok(got), Some(account)) = (got, self.account.as_mut()) {
             let latest_us = account.max_hold_us.map_or(i128::MAX, |hold_us| account.granted_us + hold_us);
-            account.ends_us = latest_us.min(now + i128::from(ttl.0) * 1_000);
-            self.stored = Some((lease, owner));
+            let ends_us = latest_us.min(now + i128::from(ttl.0) * 1_000);
+            match got {
+                Extended::Kept(lease) => {
+                    assert!(extension.only_longer && ends_us <= account.ends_us);
+                    assert_eq!(Some((lease, owner)), self.stored);
+                }
+                Extended::Moved(lease) => {
+                    assert!(!extension.only_longer || ends_us > account.ends_us);
+                    account.ends_us = ends_us;
+                    self.stored = Some((lease, owner));
+                }
+            }
         }
         Some(())
     }
