@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
 use fence::lock::args::{self, BadArgument};
-use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Lease, Now, State, Terms};
+use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Lease, Now, State, Stolen, Terms};
 use fence::lock::queue::{LockName, Queues};
 use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
 use fence::{Brought, Fence, FenceLimits, Issuer};
@@ -222,6 +222,19 @@ impl World {
                 self.locks.insert(key.into(), (lease, owner.into()));
                 Ok(lease.left(now_us).0.to_string())
             }
+            [b"FENCELOCK.STEAL", key, owner, ttl, ref options @ ..] => {
+                let takeover = args::steal(owner, ttl, options, MAX_TTL).map_err(bad)?;
+                let now = self.now();
+                match lease::steal(hold, takeover, &mut self.issuer, now) {
+                    Ok(Stolen::Granted(lease)) => {
+                        self.store(key, lease, owner, connection);
+                        return Ok(lease.fence.to_string());
+                    }
+                    Ok(Stolen::Delayed(lease)) => self.locks.get_mut(key).unwrap().0 = lease,
+                    Err(_) => {}
+                }
+                Ok("nil".into())
+            }
             [b"FENCELOCK.RELEASE", key, owner, ref options @ ..] => {
                 let args::Release { caller, queued } = args::release(owner, options).map_err(bad)?;
                 let gone = if queued { self.queues.leave_all_of(lock(key), owner) } else { Vec::new() };
@@ -306,7 +319,7 @@ impl World {
                 lease.fence.to_string()
             }
             Err(Denied::FencesUsedUp) => format!("ERR all fences up to {} are issued", Fence::MAX),
-            Err(Denied::Held | Denied::Delayed | Denied::Queued) => {
+            Err(_) => {
                 if let Some(wait) = wait {
                     let until_us = self.steady_us + wait.as_micros();
                     let owner = request.owner.to_vec();

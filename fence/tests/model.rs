@@ -6,7 +6,9 @@
 //! caught.
 
 use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Route, decode, encode};
-use fence::lock::lease::{self, Acquired, Caller, Extended, Extension, Hold, Lease, Millis, Now, Request, Terms};
+use fence::lock::lease::{
+    self, Acquired, Caller, Extended, Extension, Hold, Lease, Millis, Now, Request, Stolen, Takeover, Terms,
+};
 use fence::resource::{GuardVerdict, Step, Verdict};
 use fence::{Fence, Issuer};
 use stateright::{Checker, Model, Property};
@@ -49,6 +51,12 @@ enum Rule {
     LockWithoutFence,
     /// A guard checks and stamps, and does not wait for those who are inside.
     GuardWithoutWait,
+    /// As this crate has it, with clients that take over the hold that they have seen.
+    Steals,
+    /// They take the lock over whoever holds it by then.
+    StealsFromAnybody,
+    /// The thief goes on with the fence of the holder.
+    StealsTheFence,
 }
 
 /// What clients do with the resource.
@@ -112,6 +120,10 @@ enum Client {
         stamp_before: Option<Stamp>,
     },
     GaveUp,
+    /// It has seen who holds the lock, and is about to take it over.
+    Watches {
+        fence: Fence,
+    },
 }
 
 /// What is stored at the resource: the fence, and for the model whose it is.
@@ -151,6 +163,7 @@ struct Broken {
     lock_for_ever: bool,
     lease_taken_away: bool,
     holder_refused: bool,
+    successor_robbed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -161,6 +174,8 @@ enum Action {
         reply_lost: bool,
     },
     Retry(usize),
+    Watch(usize),
+    Steal(usize),
     FetchFence(usize),
     SetExpiry(usize),
     Extend(usize),
@@ -235,6 +250,8 @@ impl Model for System {
             }
             Action::Acquire { client, reply_lost } => self.acquire(&mut state, client, false, reply_lost),
             Action::Retry(client) => self.acquire(&mut state, client, true, false),
+            Action::Watch(client) => watch(&mut state, client),
+            Action::Steal(client) => self.steal(&mut state, client),
             Action::FetchFence(client) => fetch_fence(&mut state, client),
             Action::SetExpiry(client) => set_expiry(&mut state, client),
             Action::Extend(client) => self.extend(&mut state, client),
@@ -265,6 +282,7 @@ impl Model for System {
             Property::always(FOR_EVER, |_, s: &State| !s.broken.lock_for_ever),
             Property::always(TAKEN_AWAY, |_, s: &State| !s.broken.lease_taken_away),
             Property::always(HOLDER_REFUSED, |_, s: &State| !s.broken.holder_refused),
+            Property::always(ROBBED, |_, s: &State| !s.broken.successor_robbed),
             Property::sometimes("two clients believe that they hold the lock", |_, s: &State| {
                 s.clients.iter().all(|client| client.fence().is_some())
             }),
@@ -299,6 +317,11 @@ impl Model for System {
                 }))
             }
         }
+        if self.steals() {
+            properties.push(Property::sometimes("a holder is robbed and does not know", |_, s: &State| {
+                s.now == 0 && s.clients.iter().all(|client| client.fence().is_some())
+            }));
+        }
         if self.fate != Fate::Nothing {
             properties.push(Property::sometimes("a lease lives on after its server", |_, s: &State| {
                 s.over
@@ -314,7 +337,11 @@ impl Model for System {
 impl System {
     fn client_actions(&self, state: &State, client: usize, actions: &mut Vec<Action>) {
         let more = state.grants < GRANTS;
+        if self.steals() && state.clients[client] == Client::Idle && more {
+            actions.push(Action::Watch(client));
+        }
         match state.clients[client] {
+            Client::Watches { .. } => actions.push(Action::Steal(client)),
             Client::Idle if more => {
                 actions.push(Action::Acquire { client, reply_lost: false });
                 actions.push(Action::Acquire { client, reply_lost: true });
@@ -394,6 +421,35 @@ impl System {
             state.clients[client] = Client::GaveUp;
         }
         note_lock_for_ever(state);
+    }
+
+    fn steals(&self) -> bool {
+        matches!(self.rule, Rule::Steals | Rule::StealsFromAnybody | Rule::StealsTheFence)
+    }
+
+    fn steal(&self, state: &mut State, client: usize) {
+        let Client::Watches { fence: seen } = state.clients[client] else { return };
+        let terms = Terms { ttl: TTL, max_hold: None, delay: None, ephemeral: false };
+        let from = (self.rule != Rule::StealsFromAnybody).then_some(seen);
+        let (before, now) = (state.redis, self.now(state));
+        let takeover = Takeover { owner: OWNERS[client], terms, from };
+        match lease::steal(before.hold(), takeover, &mut state.redis.issuer, now) {
+            Ok(Stolen::Granted(lease)) => {
+                let robbed = before.lock.filter(|(lease, _)| lease.is_live(now.steady_us));
+                state.broken.successor_robbed |= robbed.is_some_and(|(lease, _)| lease.fence != seen);
+                state.grants += 1;
+                let fence = if self.rule == Rule::StealsTheFence { seen } else { lease.fence };
+                state.broken.fence_repeated |= fence.get() <= state.last_fence;
+                state.last_fence = state.last_fence.max(fence.get());
+                state.redis.lock = Some((Lease { fence, ..lease }, client));
+                state.clients[client] = Client::Holds { fence: Some(fence) };
+            }
+            Ok(Stolen::Delayed(_)) => panic!("no lease of the model has a delay"),
+            Err(_) => {
+                state.broken.refusal_changed_something |= state.redis != before;
+                state.clients[client] = Client::Idle;
+            }
+        }
     }
 
     fn extend(&self, state: &mut State, client: usize) {
@@ -592,7 +648,7 @@ impl Client {
             Client::HasRead { fence, .. } | Client::HasWritten { fence, .. } | Client::Inside { fence, .. } => {
                 Some(fence)
             }
-            Client::Idle | Client::Unsure | Client::GaveUp => None,
+            Client::Idle | Client::Unsure | Client::GaveUp | Client::Watches { .. } => None,
         }
     }
 }
@@ -626,6 +682,14 @@ fn roll_back(state: &mut State, client: usize) {
     let Client::Inside { stamp_before, .. } = state.clients[client] else { return };
     state.stored = stamp_before;
     state.clients[client] = Client::Idle;
+}
+
+/// Sees who holds the lock: another client.
+fn watch(state: &mut State, client: usize) {
+    let now_us = state.steady_us();
+    if let Some((lease, _)) = state.redis.lock.filter(|&(lease, holder)| holder != client && lease.is_live(now_us)) {
+        state.clients[client] = Client::Watches { fence: lease.fence };
+    }
 }
 
 /// The second call of two: the counter is bumped without asking who holds the lock now.
@@ -677,6 +741,7 @@ const REPEATED: &str = "fences grow";
 const CHANGED: &str = "a refused request changes nothing";
 const FOR_EVER: &str = "every lock ends by itself";
 const TAKEN_AWAY: &str = "one live holder on one server";
+const ROBBED: &str = "a steal that names a hold takes no other";
 const HOLDER_REFUSED: &str = "a live holder is never refused";
 
 /// Every property holds, in so many states: another number means that the model explores something else than it did.
@@ -771,4 +836,28 @@ fn a_lock_that_is_set_although_no_fence_is_left_is_stranded() {
 fn a_guard_that_does_not_wait_for_those_inside_loses_updates() {
     let system = System { rule: Rule::GuardWithoutWait, of: Use::Guard, ..ALONE };
     assert_caught(system, LOST_UPDATE, &[REPEATED, TAKEN_AWAY]);
+}
+
+#[test]
+fn a_stolen_lock_is_safe_because_its_holder_is_fenced() {
+    assert_sound(System { rule: Rule::Steals, ..ALONE }, 110_443);
+    assert_sound(System { rule: Rule::Steals, fate: Fate::HandOver, ..SOUND }, 969_922);
+}
+
+#[test]
+fn a_failover_that_loses_a_steal_brings_back_a_holder_that_is_fenced() {
+    let sound = [LOST_UPDATE, STAMP_SHARED, REPEATED, CHANGED, TAKEN_AWAY, ROBBED];
+    assert_caught(System { rule: Rule::Steals, ..SOUND }, HOLDER_REFUSED, &sound);
+}
+
+#[test]
+fn a_steal_that_names_no_hold_robs_a_successor() {
+    assert_caught(System { rule: Rule::StealsFromAnybody, ..ALONE }, ROBBED, &[LOST_UPDATE, REPEATED]);
+}
+
+#[test]
+fn a_thief_with_the_fence_of_the_holder_loses_updates() {
+    for broken in [REPEATED, STAMP_SHARED, LOST_UPDATE] {
+        assert_caught(System { rule: Rule::StealsTheFence, ..ALONE }, broken, &[CHANGED, ROBBED]);
+    }
 }

@@ -7,7 +7,8 @@ use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Reading, Route, Stamp, deco
 use fence::lock::ending::Ending;
 use fence::lock::follow::Follower;
 use fence::lock::lease::{
-    self, Acquired, Caller, Extended, Extension, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Terms,
+    self, Acquired, Caller, Extended, Extension, Hold, LONGEST, Lease, Millis, Now, OWNER_MAX, Request, Stolen,
+    Takeover, Terms,
 };
 use fence::lock::queue::{LockName, Queues, Ticket};
 use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain};
@@ -89,6 +90,13 @@ enum Call {
         owner: u8,
         own_fence: bool,
     },
+    /// `own_fence`: names the live hold, or another one.
+    Steal {
+        owner: u8,
+        ttl: u64,
+        delay: Option<u64>,
+        own_fence: Option<bool>,
+    },
     /// The connection of the holder closes.
     Close,
     Advance {
@@ -108,6 +116,9 @@ fn call() -> impl Strategy<Value = Call> {
             |(owner, ttl, max_hold, delay, retry, others_wait)| {
                 Call::Acquire { owner, ttl, max_hold, delay, retry, others_wait }
             }
+        ),
+        1 => (0..3u8, ms.clone(), some_ms(), prop::option::of(prop::bool::weighted(0.7))).prop_map(
+            |(owner, ttl, delay, own_fence)| Call::Steal { owner, ttl, delay, own_fence }
         ),
         2 => (0..3u8, ms, any::<bool>(), any::<bool>()).prop_map(|(owner, ttl, own_fence, only_longer)| {
             Call::Extend { owner, ttl, own_fence, only_longer }
@@ -326,6 +337,36 @@ proptest! {
                         account.shut_until = account.ends + delay;
                         prop_assert_eq!(lease.left(moment.steady_us).0, account.ends - now);
                         stored = Some((lease, owner));
+                    }
+                }
+                Call::Steal { owner, ttl, delay, own_fence } => {
+                    let terms = Terms { ttl: Millis(ttl), max_hold: None, delay: delay.map(Millis), ephemeral: false };
+                    let from = own_fence.and_then(|own| fence_of(own, &held));
+                    let named = own_fence.is_none_or(|own| own && held.is_some());
+                    let takeover = Takeover { owner: &owners[owner as usize], terms, from };
+                    let has_delay = held.as_ref().is_some_and(|held| held.shut_until > held.ends);
+                    let before = issuer;
+                    let got = lease::steal(hold, takeover, &mut issuer, moment);
+                    if !named || shut || has_delay || last == Fence::MAX {
+                        prop_assert_eq!(issuer, before);
+                    }
+                    match got {
+                        Ok(Stolen::Granted(lease)) => {
+                            prop_assert!(named && !shut && !has_delay);
+                            prop_assert_eq!(lease.fence.get(), wall_us.max(last + 1));
+                            last = lease.fence.get();
+                            let shut_until = now + ttl + delay.unwrap_or(0);
+                            account = Some(Account { owner, fence: last, ends: now + ttl, last_end: u64::MAX, shut_until });
+                            stored = Some((lease, owner));
+                        }
+                        Ok(Stolen::Delayed(lease)) => {
+                            prop_assert!(named && has_delay);
+                            let held = held.unwrap();
+                            prop_assert_eq!(lease.fence.get(), held.fence);
+                            stored = Some((lease, held.owner));
+                            account = Some(Account { ends: now, shut_until: now + held.shut_until - held.ends, ..held });
+                        }
+                        Err(_) => prop_assert!(!named || shut || last == Fence::MAX),
                     }
                 }
                 Call::Close => {

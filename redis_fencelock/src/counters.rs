@@ -60,9 +60,9 @@ counts! {
     Releases => "releases", c"releases", false;
     /// Leases extended.
     Extensions => "extensions", c"extensions", false;
-    /// Releases of a hold that had expired: a stale holder woke up.
+    /// Releases of a hold that was lost: a stale holder woke up.
     LateReleases => "late-releases", c"late_releases", true;
-    /// Extensions of a hold that had expired: a stale holder woke up.
+    /// Extensions of a hold that was lost: a stale holder woke up.
     LateExtensions => "late-extensions", c"late_extensions", true;
     /// Releases by somebody who does not hold the lock, for another reason or for none that is known any more.
     UnknownReleases => "unknown-releases", c"unknown_releases", false;
@@ -72,6 +72,8 @@ counts! {
     RanOut => "ran-out", c"ran_out", true;
     /// Leases that expired at their longest hold.
     MaxholdEnds => "maxhold-ends", c"maxhold_ends", false;
+    /// Live leases that somebody else took over.
+    Steals => "steals", c"steals", false;
     /// Leases that the server evicted.
     Evicted => "evicted-leases", c"evicted_leases", false;
     /// Times that the server was asked whether it serves the slot of a key.
@@ -161,7 +163,13 @@ pub(crate) fn count_expired(lock: LockName, owner: &[u8], fence: Fence) {
     STATS.lost.borrow_mut().note(lock, owner, fence);
 }
 
-/// Counts a call of somebody who does not hold the lock: as `late` when it did until the lease expired.
+/// Remembers a hold that somebody took the lock from, and counts that.
+pub(crate) fn count_stolen(lock: LockName, owner: &[u8], fence: Fence) {
+    count(Count::Steals);
+    STATS.lost.borrow_mut().note(lock, owner, fence);
+}
+
+/// Counts a call of somebody who does not hold the lock: as `late` when it did until it lost the lease.
 pub(crate) fn count_lost(lost: Lost, lock: LockName, caller: Caller, late: Count, unknown: Count) {
     let is_late = STATS.lost.borrow().is_late(lost, lock, caller.owner, caller.fence);
     count_for(lock, if is_late { late } else { unknown });
@@ -199,7 +207,7 @@ pub(crate) fn set_names(names: u64) {
 }
 
 struct Stats {
-    /// Holds that expired, to know a late holder from a caller that never held the lock.
+    /// Holds that expired or were stolen, to know a late holder from a caller that never held the lock.
     lost: RefCell<LostHolds>,
     counts: [Cell<u64>; COUNT],
     names: RefCell<Names>,

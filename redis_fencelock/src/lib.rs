@@ -38,6 +38,7 @@ type Command = (&'static CStr, CommandProc, &'static CStr, c_int);
 
 const COMMANDS: &[(Command, Docs)] = &[
     ((c"fencelock.acquire", commands::lock::on_acquire, c"write deny-oom fast blocking", KEY), docs::ACQUIRE),
+    ((c"fencelock.steal", commands::lock::on_steal, c"write deny-oom fast", KEY), docs::STEAL),
     ((c"fencelock.extend", commands::lock::on_extend, c"write fast", KEY), docs::EXTEND),
     ((c"fencelock.release", commands::lock::on_release, c"write fast", KEY), docs::RELEASE),
     ((c"fencelock.check", commands::lock::on_check, c"readonly fast", KEY), docs::CHECK),

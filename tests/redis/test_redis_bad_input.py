@@ -65,21 +65,30 @@ def cases():
             at_once = "; omit WAIT to be answered at once" if value == "0" else ""
             yield f"ACQUIRE {where} ttl-ms {name}", ("ACQUIRE", key, OWNER, value), f"ERR ttl-ms {SPAN}"
             yield f"EXTEND {where} ttl-ms {name}", ("EXTEND", key, OWNER, value), f"ERR ttl-ms {SPAN}"
+            yield f"STEAL {where} ttl-ms {name}", ("STEAL", key, OWNER, value), f"ERR ttl-ms {SPAN}"
+            for option in ("MAXHOLD", "DELAY"):
+                words = ("STEAL", key, OWNER, "1000", option, value)
+                yield f"STEAL {where} {option} {name}", words, f"ERR {option} {SPAN}"
             for option in ("WAIT", "MAXHOLD", "DELAY"):
                 words = ("ACQUIRE", key, OWNER, "1000", option, value)
                 yield f"ACQUIRE {where} {option} {name}", words, f"ERR {option} {SPAN}{at_once if option == 'WAIT' else ''}"
         for name, value in BAD_FENCES.items():
+            yield f"STEAL {where} FENCE {name}", ("STEAL", key, OWNER, "1000", "FENCE", value), f"ERR {FENCE}"
             yield f"EXTEND {where} FENCE {name}", ("EXTEND", key, OWNER, "1000", "FENCE", value), f"ERR {FENCE}"
             yield f"RELEASE {where} FENCE {name}", ("RELEASE", key, OWNER, "FENCE", value), f"ERR {FENCE}"
         for name, value in BAD_OWNERS.items():
             said = f"ERR owner must have 1 to 512 bytes, not {len(value)}"
             yield f"ACQUIRE {where} owner {name}", ("ACQUIRE", key, value, "1000"), said
+            yield f"STEAL {where} owner {name}", ("STEAL", key, value, "1000"), said
             yield f"EXTEND {where} owner {name}", ("EXTEND", key, value, "1000"), said
             yield f"RELEASE {where} owner {name}", ("RELEASE", key, value), said
         for command, words, option in (
             ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "WAIT"),
             ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "MAXHOLD"),
             ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000"), "DELAY"),
+            ("STEAL", ("STEAL", key, OWNER, "1000"), "FENCE"),
+            ("STEAL", ("STEAL", key, OWNER, "1000"), "MAXHOLD"),
+            ("STEAL", ("STEAL", key, OWNER, "1000"), "DELAY"),
             ("EXTEND", ("EXTEND", key, OWNER, "1000"), "FENCE"),
             ("RELEASE", ("RELEASE", key, OWNER), "FENCE"),
         ):
@@ -89,6 +98,7 @@ def cases():
         for command, words in (
             ("ACQUIRE", ("ACQUIRE", key, OWNER, "1000")),
             ("EXTEND", ("EXTEND", key, OWNER, "1000")),
+            ("STEAL", ("STEAL", key, OWNER, "1000")),
             ("RELEASE", ("RELEASE", key, OWNER)),
         ):
             for name, word in (("unknown", "NOSUCH"), ("empty", ""), ("binary", b"\xff\x00\r\n"), ("long", "x" * 5_000)):
@@ -101,6 +111,8 @@ def cases():
         yield f"EXTEND {where} GT twice", ("EXTEND", key, OWNER, "1000", "GT", "gt"), "option GT is given twice"
         yield f"RELEASE {where} GT", ("RELEASE", key, OWNER, "GT"), "unknown option 'GT'"
         yield f"EXTEND {where} QUEUED", ("EXTEND", key, OWNER, "1000", "QUEUED"), "unknown option 'QUEUED'"
+        for option in ("WAIT", "RETRY", "EPHEMERAL", "GT"):
+            yield f"STEAL {where} {option}", ("STEAL", key, OWNER, "1000", option, "5"), f"unknown option '{option}'"
         yield f"ACQUIRE {where} FENCE", ("ACQUIRE", key, OWNER, "1000", "FENCE", "1"), "unknown option 'FENCE'"
         yield f"EXTEND {where} MAXHOLD", ("EXTEND", key, OWNER, "1000", "MAXHOLD", "1"), "unknown option 'MAXHOLD'"
         for option in ("RETRY", "EPHEMERAL"):
@@ -114,6 +126,7 @@ def cases():
         for words in (
             ("ACQUIRE", key, OWNER),
             ("EXTEND", key, OWNER),
+            ("STEAL", key, OWNER),
             ("RELEASE", key),
             ("CHECK", key),
             ("CHECK", key, "1", "more"),

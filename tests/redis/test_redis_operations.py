@@ -15,10 +15,10 @@ from harness.locks import SKIPPED, FENCE_MAX
 LONG_MS = 60_000
 HOUR_US = 3_600_000_000
 README = places.ROOT / "redis_fencelock" / "README.md"
-COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
+COMMANDS = ("ACQUIRE", "STEAL", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 COUNTERS = (
     *("grants", "busy", "waits", "wait-timeouts", "hand-overs", "undone-grants", "releases", "extensions", "late-releases"),
-    *("late-extensions", "unknown-releases", "unknown-extensions", "ran-out", "maxhold-ends", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
+    *("late-extensions", "unknown-releases", "unknown-extensions", "ran-out", "maxhold-ends", "steals", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
     *("writes-stale", "unclaimed"),
 )
 GAUGES = ("live-leases", "waiters", "last-fence", "index-bytes")
@@ -143,6 +143,17 @@ MOVES = {
     ),
     "a lease that runs out": (run_out, {"grants": 1, "ran-out": 1}),
     "a longest hold": (lambda lines: run_out(lines, "MAXHOLD", 20), {"grants": 1, "ran-out": 1, "maxhold-ends": 1}),
+    "a steal": (lambda lines: call(lines, "STEAL", "held", "B", LONG_MS), {"grants": 1, "steals": 1}),
+    "a steal of a free lock": (lambda lines: call(lines, "STEAL", "k", "B", LONG_MS), {"grants": 1}),
+    "a steal from another hold": (lambda lines: call(lines, "STEAL", "held", "B", LONG_MS, "FENCE", 1), {}),
+    "a steal of a hold with a delay": (
+        lambda lines: (call(lines, "ACQUIRE", "k", "A", LONG_MS, "DELAY", LONG_MS), call(lines, "STEAL", "k", "B", LONG_MS)),
+        {"grants": 1, "steals": 1},
+    ),
+    "a release by a robbed holder": (
+        lambda lines: (call(lines, "STEAL", "held", "B", LONG_MS), call(lines, "RELEASE", "held", "A")),
+        {"grants": 1, "steals": 1, "late-releases": 1},
+    ),
     "DEL": (lambda lines: lines.control.call("DEL", "held"), {}),
     "FLUSHALL": (lambda lines: lines.control.call("FLUSHALL"), {}),
     "an eviction": (evict, {"evicted-leases": 1}),
@@ -620,7 +631,11 @@ def test_command_docs_describes_the_syntax_of_the_reference(lines, name):
     assert (docs["group"], docs["module"]) == (b"module", b"fencelock")
 
 
-TIMES = {"acquire": {"ttl-ms", "wait-ms", "maxhold-ms", "delay-ms"}, "extend": {"ttl-ms"}}
+TIMES = {
+    "acquire": {"ttl-ms", "wait-ms", "maxhold-ms", "delay-ms"},
+    "steal": {"ttl-ms", "maxhold-ms", "delay-ms"},
+    "extend": {"ttl-ms"},
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -640,6 +655,7 @@ def test_times_are_said_to_be_milliseconds_in_docs_and_help(lines, name):
 INFOS = {
     # Arity, flags beside `module`, and the flags of the key.
     "acquire": (-4, {"write", "denyoom", "blocking", "fast"}, ["RW", "access", "update"]),
+    "steal": (-4, {"write", "denyoom", "fast"}, ["RW", "access", "update"]),
     "extend": (-4, {"write", "fast"}, ["RW", "access", "update"]),
     "release": (-3, {"write", "fast"}, ["RW", "access", "delete"]),
     "check": (3, {"readonly", "fast"}, ["RO", "access"]),
@@ -668,7 +684,8 @@ def test_command_info_has_arity_flags_and_key(lines, name):
 
 CALLS = {
     "acquire": ("k", "A", 1_000, "WAIT", 10, "RETRY", "MAXHOLD", 10, "DELAY", 10, "EPHEMERAL"),
-    "extend": ("k", "A", 1_000, "FENCE", 1),
+    "steal": ("k", "A", 1_000, "FENCE", 1, "MAXHOLD", 10, "DELAY", 10),
+    "extend": ("k", "A", 1_000, "FENCE", 1, "GT"),
     "release": ("k", "A", "FENCE", 1),
     "check": ("k", 1),
     "inspect": ("k",),
@@ -767,12 +784,12 @@ def test_a_waiter_whose_user_is_deleted_leaves_the_queue(user):
 
 
 CATEGORIES = {
-    "write": {"acquire", "extend", "release", "claim", "write", "raise"},
+    "write": {"acquire", "steal", "extend", "release", "claim", "write", "raise"},
     "read": {"check", "inspect", "stats", "top"},
     "blocking": {"acquire"},
-    "dangerous": {"raise"},
+    "dangerous": {"steal", "raise"},
     "admin": {"raise"},
-    "fast": {"acquire", "extend", "release", "check", "inspect", "write", "stats", "raise", "help"},
+    "fast": {"acquire", "steal", "extend", "release", "check", "inspect", "write", "stats", "raise", "help"},
     "fencelock": set(INFOS),
 }
 

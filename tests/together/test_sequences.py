@@ -136,11 +136,12 @@ def redis_operation(chance):
     connection, key, owner = chance.randrange(CONNECTIONS), chance.choice(KEYS), chance.choice("abc")
     resource = chance.choice(RESOURCES)
     kind = chance.choices(
-        ["acquire", "extend", "release", "check", "inspect", "advance", "close", "del", "claim", "write", "raise", "bad"],
-        [34, 10, 14, 5, 10, 22, 3, 2, 6, 6, 1, 4],
+        ["acquire", "steal", "extend", "release", "check", "inspect", "advance", "close", "del", "claim", "write", "raise", "bad"],
+        [34, 5, 10, 14, 5, 10, 22, 3, 2, 6, 6, 1, 4],
     )[0]
     words = {
         "acquire": lambda: acquire_words(chance, key, owner),
+        "steal": lambda: steal_words(chance, key, owner),
         "extend": lambda: ["FENCELOCK.EXTEND", key, owner, span(chance), *extend_options(chance, key)],
         "release": lambda: ["FENCELOCK.RELEASE", key, owner, *release_options(chance, key)],
         "check": lambda: ["FENCELOCK.CHECK", key, some_fence(chance, key)],
@@ -163,6 +164,13 @@ def acquire_words(chance, key, owner):
     chosen = [option for option, share in zip(options, shares, strict=True) if chance.random() < share]
     chance.shuffle(chosen)
     return words + [word for option in chosen for word in option]
+
+
+def steal_words(chance, key, owner):
+    options = [with_fence(chance, key)]
+    options += [[name, span(chance)] for name in ("MAXHOLD", "DELAY") if chance.random() < 0.2]
+    chance.shuffle(options)
+    return ["FENCELOCK.STEAL", key, owner, span(chance), *(word for option in options for word in option)]
 
 
 def with_fence(chance, key):
@@ -195,6 +203,7 @@ def bad_words(chance, key, owner, resource):
             ["FENCELOCK.ACQUIRE", key, owner, 100, chance.choice(["WAIT", "MAXHOLD", "DELAY"]), bad],
             ["FENCELOCK.ACQUIRE", key, owner, 100, "DELAY", 5, "delay", 5],
             ["FENCELOCK.ACQUIRE", key, owner, 100, "NX"],
+            ["FENCELOCK.STEAL", key, owner, 100, chance.choice(["FENCE", "MAXHOLD", "DELAY", "WAIT"]), bad],
             ["FENCELOCK.EXTEND", key, owner, bad],
             ["FENCELOCK.EXTEND", key, owner, 100, "FENCE"],
             ["FENCELOCK.RELEASE", key, owner, "FENCE", bad],
@@ -258,7 +267,7 @@ class RedisRun:
             self._redis.settle()
         else:
             self._compare(connection, expected)
-            if words[0] == "FENCELOCK.ACQUIRE":
+            if words[0] in ("FENCELOCK.ACQUIRE", "FENCELOCK.STEAL"):
                 self._note_grant(words[1], expected)
         self._follow(self._reference.line())
 

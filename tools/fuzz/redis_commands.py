@@ -29,7 +29,7 @@ BAD_OWNERS = [b"", b"x" * 513, b"x" * 70_000]
 BAD_NUMBERS = [b"0", b"-1", b"1e3", b"1.5", b" 5", b"5 ", b"05", b"+5", b"0x10", b"", b"nan", b"\xd9\xa5", b"\0"]
 BAD_NUMBERS += [b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"316224000001", b"5\r\n"]
 BAD_FENCES = [b"0", b"-3", b"9007199254740992", b"9223372036854775808", b"1.0", b"", b"x", b"01"]
-LOCK_COMMANDS = ("ACQUIRE", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
+LOCK_COMMANDS = ("ACQUIRE", "STEAL", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 CONFIG = {"enable-debug-command": "yes", "busy-reply-threshold": "50", "databases": "4", "maxclients": "500"}
 SCRIPTS = (
     b"return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))",
@@ -58,7 +58,7 @@ class Sent:
 
     @property
     def is_acquire(self):
-        return len(self.words) > 3 and upper(self.words[0]) == "FENCELOCK.ACQUIRE"
+        return len(self.words) > 3 and upper(self.words[0]) in ("FENCELOCK.ACQUIRE", "FENCELOCK.STEAL")
 
     @property
     def lock_and_owner(self):
@@ -312,7 +312,15 @@ class Game:
         self.chance.shuffle(chosen)
         return words + [self.cased(word) if isinstance(word, str) else word for one in chosen for word in one]
 
+    def steal(self, key):
+        tail = [["FENCE", self.fence()], ["DELAY", self.chance.randrange(1, 30)], ["MAXHOLD", self.ms()], ["WAIT", 5]]
+        tail = [word for option, rarity in zip(tail, (2, 5, 5, 60), strict=True) if self.one_in(rarity) for word in option]
+        return [self.cased("FENCELOCK.STEAL"), key, self.owner(), self.ms(), *tail]
+
     def lock_command(self, key):
+        # Nobody knows any more who holds a lock that may be stolen.
+        if key not in CALM and self.one_in(10):
+            return self.steal(key)
         match self.chance.randrange(12):
             case 0 | 1 | 2 | 3 | 4:
                 return self.acquire(key)

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::fence::Fence;
-use crate::lock::lease::{Caller, Extension, LONGEST, Millis, OWNER_MAX, Request, Terms};
+use crate::lock::lease::{Caller, Extension, LONGEST, Millis, OWNER_MAX, Request, Takeover, Terms};
 
 /// A request to acquire a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,6 +162,32 @@ pub fn extend<'a>(
     }
     let extension = Extension { ttl, only_longer: only_longer.is_some() };
     Ok(Extend { caller: Caller { owner, fence: fenced }, extension })
+}
+
+/// Reads `owner ttl-ms [FENCE fence] [MAXHOLD ms] [DELAY ms]`.
+pub fn steal<'a>(
+    owner: &'a [u8],
+    ttl: &'a [u8],
+    options: &[&'a [u8]],
+    max_ttl: Millis,
+) -> Result<Takeover<'a>, BadArgument<'a>> {
+    let owner = owner_of(owner)?;
+    let ttl = span("ttl-ms", ttl, max_ttl)?;
+    let (mut from, mut max_hold, mut delay) = (None, None, None);
+    let mut options = Options(options);
+    while let Some(word) = options.next() {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        if is("FENCE") {
+            once("FENCE", &mut from, fence(options.value("FENCE")?)?)?;
+        } else if is("MAXHOLD") {
+            once("MAXHOLD", &mut max_hold, span("MAXHOLD", options.value("MAXHOLD")?, max_ttl)?)?;
+        } else if is("DELAY") {
+            once("DELAY", &mut delay, span("DELAY", options.value("DELAY")?, max_ttl)?)?;
+        } else {
+            return Err(BadArgument::UnknownOption(word));
+        }
+    }
+    Ok(Takeover { owner, terms: Terms { ttl, max_hold, delay, ephemeral: false }, from })
 }
 
 /// Reads `owner [FENCE fence | QUEUED]`.

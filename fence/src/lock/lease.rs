@@ -168,6 +168,11 @@ impl Lease {
         }
     }
 
+    /// Why it ended, when somebody takes the lock over at `now_us`: a lease that had expired was not stolen.
+    pub const fn ending_by_steal(&self, now_us: u64) -> Ending {
+        if self.is_live(now_us) { Ending::Stolen } else { self.ending(now_us) }
+    }
+
     /// The time left at `now_us`, rounded up: at least 1 ms while the lease is live, else 0.
     pub const fn left(&self, now_us: u64) -> Millis {
         Millis::from_micros(self.deadline_us.saturating_sub(now_us))
@@ -230,6 +235,26 @@ pub enum Acquired {
     Again(Lease),
 }
 
+/// A request to take a lock over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Takeover<'a> {
+    /// The bytes the client chose for this acquisition.
+    pub owner: &'a [u8],
+    /// What it asks for.
+    pub terms: Terms,
+    /// The hold to be taken over; `None` takes the lock whoever holds it.
+    pub from: Option<Fence>,
+}
+
+/// The result of a request to take a lock over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stolen {
+    /// A new lease, to be stored.
+    Granted(Lease),
+    /// The lease that was there, which has ended, to be stored: its delay comes first.
+    Delayed(Lease),
+}
+
 /// Why a lock was not granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Denied {
@@ -239,6 +264,8 @@ pub enum Denied {
     Delayed,
     /// Others came first and wait.
     Queued,
+    /// Another hold than the one to be taken over is stored, or none.
+    NotThatHold,
     /// Every fence up to the largest has been issued.
     FencesUsedUp,
 }
@@ -273,6 +300,25 @@ pub fn acquire(
         State::Delay => Err(Denied::Delayed),
         State::Free if others_wait => Err(Denied::Queued),
         State::Free => grant(request.terms, issuer, now).map(Acquired::Granted),
+    }
+}
+
+/// Takes the lock over, whoever holds it or waits for it: the holder is fenced by the next fence.
+///
+/// A delay is for resources that cannot compare fences, so a live lease with one only ends, and nobody gets the lock in
+/// the delay. A refusal uses up no fence.
+pub fn steal(current: Option<Hold>, takeover: Takeover, issuer: &mut Issuer, now: Now) -> Result<Stolen, Denied> {
+    let live = current.filter(|hold| hold.lease.is_live(now.steady_us));
+    if takeover.from.is_some_and(|fence| live.is_none_or(|hold| hold.lease.fence != fence)) {
+        return Err(Denied::NotThatHold);
+    }
+    match current.map_or(State::Free, |hold| hold.lease.state(now.steady_us)) {
+        State::Delay => Err(Denied::Delayed),
+        State::Free => grant(takeover.terms, issuer, now).map(Stolen::Granted),
+        State::Held => match live {
+            Some(hold) if hold.lease.delay_us > 0 => Ok(Stolen::Delayed(hold.lease.expire(now.steady_us))),
+            _ => grant(takeover.terms, issuer, now).map(Stolen::Granted),
+        },
     }
 }
 

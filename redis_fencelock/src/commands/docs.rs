@@ -12,6 +12,15 @@ pub(crate) const ACQUIRE: Docs = Docs {
     key: CHANGED,
     categories: c"write fast blocking",
 };
+pub(crate) const STEAL: Docs = Docs {
+    summary: c"Takes a lock over for a number of milliseconds, ahead of its queue, and issues a fence",
+    complexity: c"O(log N) with N locks that somebody waits for",
+    arity: -4,
+    args: STEAL_ARGS,
+    key: CHANGED,
+    // For operators: a user without dangerous commands takes no lock from another.
+    categories: c"write fast dangerous",
+};
 pub(crate) const EXTEND: Docs = Docs {
     summary: c"Sets the lease to a number of milliseconds from now, if it is still the caller's",
     complexity: c"O(1)",
@@ -92,6 +101,8 @@ const OWNER: Arg = arg(c"owner", STRING);
 const TTL: Arg = in_ms(arg(c"ttl-ms", INTEGER));
 const FENCE: Arg = arg(c"fence", INTEGER);
 const FENCE_OPTION: Arg = option(c"fence", INTEGER, c"FENCE");
+const MAX_HOLD: Arg = in_ms(option(c"maxhold-ms", INTEGER, c"MAXHOLD"));
+const DELAY: Arg = in_ms(option(c"delay-ms", INTEGER, c"DELAY"));
 
 const ACQUIRE_ARGS: &[Arg] = &[
     LOCK,
@@ -99,10 +110,11 @@ const ACQUIRE_ARGS: &[Arg] = &[
     TTL,
     in_ms(option(c"wait-ms", INTEGER, c"WAIT")),
     option(c"retry", TOKEN, c"RETRY"),
-    in_ms(option(c"maxhold-ms", INTEGER, c"MAXHOLD")),
-    in_ms(option(c"delay-ms", INTEGER, c"DELAY")),
+    MAX_HOLD,
+    DELAY,
     option(c"ephemeral", TOKEN, c"EPHEMERAL"),
 ];
+const STEAL_ARGS: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION, MAX_HOLD, DELAY];
 const EXTEND_ARGS: &[Arg] = &[LOCK, OWNER, TTL, FENCE_OPTION, option(c"longer", TOKEN, c"GT")];
 const RELEASE_ARGS: &[Arg] = &[
     LOCK,

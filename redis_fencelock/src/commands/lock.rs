@@ -5,7 +5,7 @@
 
 use fence::lock::args;
 use fence::lock::codec::Clocks;
-use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Millis, Request, State};
+use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Millis, Request, State, Stolen};
 use fence::lock::queue::LockName;
 use fence::{Brought, Fence};
 use redis_module::raw;
@@ -21,6 +21,7 @@ use crate::replication::{Cause, FLOOR};
 use crate::{clock, config, server};
 
 command!(on_acquire, 4..=ANY, acquire);
+command!(on_steal, 4..=ANY, steal);
 command!(on_extend, 4..=ANY, extend);
 command!(on_release, 3..=ANY, release);
 command!(on_check, 3..=3, check);
@@ -49,9 +50,13 @@ fn acquire(ctx: Ctx, argv: &Argv) -> CommandResult {
             }
             Ok(Reply::Integer(lease.fence.get()))
         }
-        Err(Denied::FencesUsedUp) => Err(Reply::Error(format!("ERR all fences up to {} are issued", Fence::MAX))),
-        Err(Denied::Held | Denied::Delayed | Denied::Queued) => busy(ctx, &slot, &request, wait),
+        Err(Denied::FencesUsedUp) => Err(fences_used_up()),
+        Err(_) => busy(ctx, &slot, &request, wait),
     }
+}
+
+fn fences_used_up() -> Reply {
+    Reply::Error(format!("ERR all fences up to {} are issued", Fence::MAX))
 }
 
 /// The coarse clock only lags, so it may refuse but never grant. It lags by far less than this margin, so such a
@@ -99,6 +104,28 @@ fn busy(ctx: Ctx, slot: &Slot, request: &Request, wait: Option<Millis>) -> Comma
     }
     counters::count_for(lock, Count::Busy);
     Ok(Reply::Null)
+}
+
+/// `FENCELOCK.STEAL key owner ttl-ms [FENCE fence] [MAXHOLD ms] [DELAY ms]`
+fn steal(ctx: Ctx, argv: &Argv) -> CommandResult {
+    let takeover = args::steal(argv.at(2), argv.at(3), argv.from(4), config::max_ttl())?;
+    let mut slot = open_to_write(ctx, argv.key())?;
+    let clocks = clock::clocks();
+    let mut issuer = server::issuer();
+    let reply = match lease::steal(slot.hold(), takeover, &mut issuer, server::now(clocks)) {
+        Ok(Stolen::Granted(lease)) => {
+            slot.steal(&Hold { lease, owner: takeover.owner }, issuer, ctx.client_id(), clocks)?;
+            Reply::Integer(lease.fence.get())
+        }
+        Ok(Stolen::Delayed(lease)) => {
+            slot.end_in_delay(lease, clocks)?;
+            Reply::Null
+        }
+        Err(Denied::FencesUsedUp) => return Err(fences_used_up()),
+        Err(_) => return Ok(Reply::Null),
+    };
+    waiters::recheck_when_free(slot.lock(), slot.lease(), clocks.steady_us);
+    Ok(reply)
 }
 
 /// `FENCELOCK.EXTEND key owner ttl-ms [FENCE fence] [GT]`

@@ -6,6 +6,7 @@
 use std::ffi::CStr;
 
 use fence::lock::codec::{Clocks, Notes, Record, Route};
+use fence::lock::ending::Ending;
 use fence::lock::lease::{Hold, Lease, State};
 use fence::lock::queue::LockName;
 use fence::{Fence, Issuer};
@@ -54,6 +55,7 @@ pub(crate) enum LockEvent {
     Granted,
     Released,
     RanOut,
+    Stolen,
 }
 
 impl LockEvent {
@@ -62,6 +64,7 @@ impl LockEvent {
             LockEvent::Granted => c"fencelock.granted",
             LockEvent::Released => c"fencelock.released",
             LockEvent::RanOut => c"fencelock.ranout",
+            LockEvent::Stolen => c"fencelock.stolen",
         }
     }
 }
@@ -159,8 +162,7 @@ impl<'a> Slot<'a> {
         self.value.is_none_or(|value| server::observe_stored(value.fence()))
     }
 
-    /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`: the one place
-    /// where a primary stores a hold.
+    /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`.
     pub(crate) fn grant(
         &mut self,
         hold: &Hold,
@@ -169,9 +171,42 @@ impl<'a> Slot<'a> {
         clocks: Clocks,
     ) -> Result<(), NotPropagated> {
         let ended = self.lease().map(|lease| lease.ending(clocks.steady_us));
+        self.store_grant(hold, issuer, client, clocks, ended)
+    }
+
+    /// Grants the lock to `hold` in place of the one that is there.
+    pub(crate) fn steal(
+        &mut self,
+        hold: &Hold,
+        issuer: Issuer,
+        client: u64,
+        clocks: Clocks,
+    ) -> Result<(), NotPropagated> {
+        let ended = self.lease().map(|lease| lease.ending_by_steal(clocks.steady_us));
+        let victim = self.value.filter(|_| ended == Some(Ending::Stolen));
+        let victim = victim.map(|value| (value.owner().to_vec(), value.fence()));
+        self.store_grant(hold, issuer, client, clocks, ended)?;
+        if let Some((owner, fence)) = victim {
+            counters::count_stolen(self.lock, &owner, fence);
+        }
+        Ok(())
+    }
+
+    /// The one place where a primary stores a hold.
+    fn store_grant(
+        &mut self,
+        hold: &Hold,
+        issuer: Issuer,
+        client: u64,
+        clocks: Clocks,
+        ended: Option<Ending>,
+    ) -> Result<(), NotPropagated> {
         self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;
         server::set_issuer(issuer);
         self.note_end(clocks.steady_us);
+        if ended == Some(Ending::Stolen) {
+            self.notify(LockEvent::Stolen);
+        }
         let had_value = self.value.is_some();
         self.store(arrival::add(hold, self.lock));
         if had_value {
@@ -191,10 +226,26 @@ impl<'a> Slot<'a> {
         }
     }
 
+    /// Stores the lease of a hold that somebody took the lock from: it has ended, and its delay has begun.
+    pub(crate) fn end_in_delay(&mut self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
+        let Some(value) = self.value else { return Ok(()) };
+        self.store_deadline(lease, clocks, Notes { ended: Some(Ending::Stolen), ..Notes::default() })?;
+        // It did not expire.
+        value.mark_expired();
+        index().borrow_mut().unbind(value);
+        counters::count_stolen(self.lock, value.owner(), lease.fence);
+        self.notify(LockEvent::Stolen);
+        Ok(())
+    }
+
     /// Changes the deadline of the stored hold.
     pub(crate) fn set_deadline(&self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
+        self.store_deadline(lease, clocks, Notes::default())
+    }
+
+    fn store_deadline(&self, lease: Lease, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
         let Some(value) = self.value else { return Ok(()) };
-        self.propagate_stored(&Hold { lease, owner: value.owner() }, clocks, Notes::default())?;
+        self.propagate_stored(&Hold { lease, owner: value.owner() }, clocks, notes)?;
         index().borrow_mut().set_deadline(value, lease.deadline_us);
         alarm::arm(lease.deadline_us);
         waiters::recheck_when_free(self.lock, Some(lease), clocks.steady_us);

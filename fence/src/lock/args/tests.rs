@@ -101,6 +101,19 @@ fn a_list_of_busy_locks_has_a_length_and_an_order() {
 }
 
 #[test]
+fn a_steal_takes_a_fence_and_terms_and_never_waits() {
+    let read = steal(b"me", b"10", &[b"delay", b"5", b"Fence", b"33", b"MAXHOLD", b"20"], DAY).unwrap();
+    let terms = Terms { ttl: Millis(10), max_hold: Some(Millis(20)), delay: Some(Millis(5)), ephemeral: false };
+    assert_eq!(read, Takeover { owner: b"me", terms, from: Fence::new(33) });
+    assert_eq!(steal(b"me", b"10", &[], DAY).map(|read| read.from), Ok(None));
+    for word in [&b"WAIT"[..], b"RETRY", b"EPHEMERAL", b"GT"] {
+        assert_eq!(steal(b"me", b"10", &[word, b"5"], DAY), Err(BadArgument::UnknownOption(word)));
+    }
+    assert_eq!(steal(b"me", b"10", &[b"FENCE"], DAY), Err(BadArgument::NoValue("FENCE")));
+    assert_eq!(steal(b"me", b"10", &[b"DELAY", b"5", b"DELAY", b"5"], DAY), Err(BadArgument::Repeated("DELAY")));
+}
+
+#[test]
 fn an_extension_only_lengthens_when_asked() {
     let only_longer =
         |options: &[&'static [u8]]| extend(b"me", b"10", options, DAY).map(|read| read.extension.only_longer);

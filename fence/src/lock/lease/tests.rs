@@ -203,3 +203,60 @@ fn the_longest_terms_do_not_overflow() {
     let lease = Lease::grant(Fence::new(1).unwrap(), Terms { delay: Some(LONGEST), ..ttl(u64::MAX) }, u64::MAX - 5);
     assert_eq!(lease.free_us(), u64::MAX);
 }
+
+fn takeover(from: Option<Fence>) -> Takeover<'static> {
+    Takeover { owner: b"b", terms: ttl(10), from }
+}
+
+#[test]
+fn a_steal_ends_a_live_lease_with_a_larger_fence() {
+    let mut issuer = Issuer::default();
+    let lease = grant(ttl(100), &mut issuer, at(0)).unwrap();
+    let expected = Lease::grant(Fence::new(2).unwrap(), ttl(10), MS);
+    for from in [None, Some(lease.fence)] {
+        assert_eq!(steal(by_a(lease), takeover(from), &mut issuer.clone(), at(MS)), Ok(Stolen::Granted(expected)));
+    }
+    assert_eq!((lease.ending_by_steal(MS), lease.ending_by_steal(100 * MS)), (Ending::Stolen, Ending::Expired));
+    // Its holder may take it from itself: its reply may have been lost.
+    let by_itself = Takeover { owner: b"a", ..takeover(None) };
+    assert_eq!(steal(by_a(lease), by_itself, &mut issuer, at(MS)), Ok(Stolen::Granted(expected)));
+}
+
+#[test]
+fn a_steal_that_names_a_fence_takes_that_hold_alone() {
+    let mut issuer = Issuer::default();
+    let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
+    let (before, other) = (issuer, Fence::new(99));
+    for (hold, from, at_ms) in
+        [(by_a(lease), other, 1), (by_a(lease), Some(lease.fence), 10), (None, Some(lease.fence), 1)]
+    {
+        assert_eq!(steal(hold, takeover(from), &mut issuer, at(at_ms * MS)), Err(Denied::NotThatHold));
+    }
+    assert_eq!(issuer, before);
+}
+
+#[test]
+fn a_free_lock_is_stolen_from_nobody() {
+    let mut issuer = Issuer::default();
+    let lease = grant(ttl(10), &mut issuer, at(0)).unwrap();
+    for hold in [None, by_a(lease)] {
+        let fence = Fence::new(issuer.last() + 1).unwrap();
+        let expected = Ok(Stolen::Granted(Lease::grant(fence, ttl(10), 10 * MS)));
+        assert_eq!(steal(hold, takeover(None), &mut issuer, at(10 * MS)), expected);
+    }
+    issuer.observe(Fence::MAX);
+    assert_eq!(steal(None, takeover(None), &mut issuer, at(0)), Err(Denied::FencesUsedUp));
+}
+
+#[test]
+fn a_delay_comes_before_the_thief() {
+    let mut issuer = Issuer::default();
+    let lease = grant(Terms { delay: Some(Millis(20)), ..ttl(100) }, &mut issuer, at(0)).unwrap();
+    let before = issuer;
+    let Ok(Stolen::Delayed(ended)) = steal(by_a(lease), takeover(None), &mut issuer, at(5 * MS)) else { panic!() };
+    assert_eq!((ended.fence, ended.deadline_us, ended.free_us()), (lease.fence, 5 * MS, 25 * MS));
+    assert_eq!(steal(by_a(ended), takeover(None), &mut issuer, at(25 * MS - 1)), Err(Denied::Delayed));
+    assert_eq!(steal(by_a(ended), takeover(Some(lease.fence)), &mut issuer, at(6 * MS)), Err(Denied::NotThatHold));
+    assert_eq!(issuer, before);
+    assert!(matches!(steal(by_a(ended), takeover(None), &mut issuer, at(25 * MS)), Ok(Stolen::Granted(_))));
+}

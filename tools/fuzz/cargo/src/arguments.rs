@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fence::Fence;
 use fence::lock::args::{self, BadArgument};
-use fence::lock::lease::{LONGEST, Millis, OWNER_MAX, Terms};
+use fence::lock::lease::{LONGEST, Millis, OWNER_MAX, Takeover, Terms};
 use fence::resource::read_stamp;
 
 const MAX_TTL: Millis = Millis(86_400_000);
@@ -24,6 +24,7 @@ pub fn run(data: &[u8]) {
             });
             assert_eq!(read, plain);
         }
+        [b"steal", owner, ttl, ref options @ ..] => steal(owner, ttl, options),
         [b"release", owner, ref options @ ..] => {
             let read = told(args::release(owner, options));
             let queued = matches!(options, [name] if name.eq_ignore_ascii_case(b"QUEUED"));
@@ -64,6 +65,37 @@ fn acquire(owner: &[u8], ttl: &[u8], options: &[&[u8]], max_ttl: Millis) {
     assert_eq!(read.request.retry, options.contains_key("RETRY"));
     let ephemeral = options.contains_key("EPHEMERAL");
     assert_eq!(read.request.terms, Terms { ttl, max_hold: value("MAXHOLD"), delay: value("DELAY"), ephemeral });
+}
+
+/// As an acquisition, but for a fence, which may be anywhere among the options.
+fn steal(owner: &[u8], ttl: &[u8], options: &[&[u8]]) {
+    let read = told(args::steal(owner, ttl, options, MAX_TTL));
+    let mut others = options.to_vec();
+    let mut fences = Vec::new();
+    let mut at = 0;
+    while let Some(name) = others.get(at) {
+        match others.get(at + 1) {
+            Some(&value) if name.eq_ignore_ascii_case(b"FENCE") => {
+                fences.push(fence(value));
+                others.drain(at..at + 2);
+            }
+            _ => at += 2,
+        }
+    }
+    let from = match fences[..] {
+        [] => Some(None),
+        [fence] => fence.map(Some),
+        _ => None,
+    };
+    let terms = acquire_options(&others, MAX_TTL)
+        .filter(|options| options.keys().all(|name| name == "MAXHOLD" || name == "DELAY"))
+        .zip(span(ttl, MAX_TTL));
+    let plain = owner_of(owner).zip(terms).zip(from).map(|((owner, (options, ttl)), from)| {
+        let value = |name: &str| options.get(name).copied().flatten();
+        let terms = Terms { ttl, max_hold: value("MAXHOLD"), delay: value("DELAY"), ephemeral: false };
+        Takeover { owner, terms, from }
+    });
+    assert_eq!(read, plain);
 }
 
 /// What was read. A refusal must be one line of plain text, whatever the words were.

@@ -2,7 +2,8 @@
 
 use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Route, Stamp, decode, encode};
 use fence::lock::lease::{
-    self, Acquired, Caller, Denied, Extended, Extension, Hold, Lease, Lost, Millis, Now, Request, State, Terms,
+    self, Acquired, Caller, Denied, Extended, Extension, Hold, Lease, Lost, Millis, Now, Request, State, Stolen,
+    Takeover, Terms,
 };
 use fence::{Fence, Issuer};
 
@@ -95,10 +96,12 @@ impl Test {
         let delay = if flags & 2 != 0 { Some(ms()?) } else { None };
         let (retry, others_wait, ephemeral) = (flags & 4 != 0, flags & 24 == 24, flags & 32 != 0);
         let terms = Terms { ttl, max_hold, delay, ephemeral };
+        if flags & 192 == 192 {
+            return self.steal(owner, terms, flags & 4 != 0, others_wait);
+        }
         let request = Request { owner: OWNERS[usize::from(owner)], terms, retry };
         let now = Now { steady_us: self.clocks.steady_us, wall_us: self.clocks.wall_us };
         let got = lease::acquire(self.hold(), others_wait, request, &mut self.issuer, now);
-        let us = |span: Millis| i128::from(span.0) * 1_000;
         match (self.live(), got) {
             (Some(live), Ok(Acquired::Again(lease))) => {
                 assert!(retry && live.owner == owner);
@@ -110,21 +113,46 @@ impl Test {
             }
             (None, got) if self.is_shut() => assert_eq!(got, Err(Denied::Delayed)),
             (None, got) if others_wait => assert_eq!(got, Err(Denied::Queued)),
-            (None, Ok(Acquired::Granted(lease))) => {
-                self.last = (self.last + 1).max(self.clocks.wall_us);
-                let max_hold_us = max_hold.map(us);
-                self.account = Some(Account {
-                    owner,
-                    fence: self.last,
-                    granted_us: self.now(),
-                    ends_us: self.now() + max_hold_us.map_or(us(ttl), |hold_us| hold_us.min(us(ttl))),
-                    max_hold_us,
-                    delay_us: delay.map_or(0, us),
-                    ephemeral,
-                });
-                self.stored = Some((lease, owner));
-            }
+            (None, Ok(Acquired::Granted(lease))) => self.note_grant(lease, owner, terms),
             (None, got) => panic!("a free lock answered {got:?}"),
+        }
+        Some(())
+    }
+
+    fn note_grant(&mut self, lease: Lease, owner: u8, terms: Terms) {
+        let us = |span: Millis| i128::from(span.0) * 1_000;
+        self.last = (self.last + 1).max(self.clocks.wall_us);
+        let max_hold_us = terms.max_hold.map(us);
+        self.account = Some(Account {
+            owner,
+            fence: self.last,
+            granted_us: self.now(),
+            ends_us: self.now() + max_hold_us.map_or(us(terms.ttl), |hold_us| hold_us.min(us(terms.ttl))),
+            max_hold_us,
+            delay_us: terms.delay.map_or(0, us),
+            ephemeral: terms.ephemeral,
+        });
+        self.stored = Some((lease, owner));
+    }
+
+    /// Names a fence, the live one or another, or none.
+    fn steal(&mut self, owner: u8, terms: Terms, names: bool, another: bool) -> Option<()> {
+        let from = names.then(|| self.account.map_or(1, |account| account.fence) + u64::from(another));
+        let takeover = Takeover { owner: OWNERS[usize::from(owner)], terms, from: from.and_then(Fence::new) };
+        let now = Now { steady_us: self.clocks.steady_us, wall_us: self.clocks.wall_us };
+        let got = lease::steal(self.hold(), takeover, &mut self.issuer, now);
+        let (live, is_shut, now) = (self.live(), self.is_shut(), self.now());
+        if from.is_some_and(|from| live.is_none_or(|live| live.fence != from)) {
+            assert_eq!(got, Err(Denied::NotThatHold));
+        } else if is_shut {
+            assert_eq!(got, Err(Denied::Delayed));
+        } else if let Some(delayed) = self.account.as_mut().filter(|live| now < live.ends_us && live.delay_us > 0) {
+            let Ok(Stolen::Delayed(lease)) = got else { panic!("a delay answered {got:?}") };
+            delayed.ends_us = now;
+            self.stored = self.stored.map(|(_, owner)| (lease, owner));
+        } else {
+            let Ok(Stolen::Granted(lease)) = got else { panic!("a steal answered {got:?}") };
+            self.note_grant(lease, owner, terms);
         }
         Some(())
     }
