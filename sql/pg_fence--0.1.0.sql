@@ -596,7 +596,47 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_guard(text, bigint) IS
-'Fences the transaction: refuses a fence that is older than the newest of the resource, and keeps newer ones out to its end. Returns the fence.';
+'Fences the transaction: refuses a fence that is older than the newest of the resource, and a life that is not the server''s, and keeps newer fences out to its end. Returns the fence.';
+
+CREATE FUNCTION fenced_guard(
+    resource text,
+    fence bigint,
+    life text
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_guard'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_guard(text, bigint, text) IS
+'Fences the transaction: refuses a fence that is older than the newest of the resource, and a life that is not the server''s, and keeps newer fences out to its end. Returns the fence.';
+
+CREATE FUNCTION fence_life()
+RETURNS text
+AS 'MODULE_PATHNAME', 'pg_fence_life'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_life() IS
+'Returns a text that names the life of the server: another one after each start, promotion and restore.';
+
+CREATE FUNCTION fence_new_life()
+RETURNS text
+AS 'MODULE_PATHNAME', 'pg_fence_new_life'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_new_life() IS
+'Begins another life of the server, in which no earlier claim counts, and returns its name. For operators.';
 
 CREATE FUNCTION fence_guard_forget(
     older_than bigint
@@ -970,7 +1010,7 @@ COMMENT ON COLUMN pg_stat_fence.writes_stale IS
 COMMENT ON COLUMN pg_stat_fence.unclaimed IS
 'Writes that were refused because their fence had not claimed the row.';
 COMMENT ON COLUMN pg_stat_fence.outlived IS
-'Writes that were refused because their claim was made before the server was started or promoted.';
+'Writes and guards that were refused because they relied on what was read before the server was started or promoted.';
 COMMENT ON COLUMN pg_stat_fence.unfenced_refused IS
 'Writes on a protected table that were refused because they had no fence.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_at IS
@@ -1071,6 +1111,7 @@ GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name) TO PUBLIC;
 
+GRANT EXECUTE ON FUNCTION fence_life() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_protect(regclass, name, text, text, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_unprotect(regclass) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_use(bigint) TO PUBLIC;
@@ -1083,6 +1124,8 @@ GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text)
 GRANT EXECUTE ON FUNCTION fence_internals.in_life(xid) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
+
+-- Nobody else is granted fence_new_life(): it is of all databases of the server, where every holder has to claim again.
 
 -- The names of guards and the fences are for those who watch the server.
 GRANT EXECUTE ON FUNCTION fence_internals.stat() TO pg_monitor;
@@ -1102,6 +1145,8 @@ GRANT SELECT, INSERT ON TABLE fence_internals.guards TO pg_database_owner;
 
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO @extowner@ WITH GRANT OPTION;

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
+use fence::life::ReadIn;
 use fence::lock::args::{self, BadArgument};
 use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Lease, Now, State, Stolen, Terms};
 use fence::lock::queue::{LockName, Queues};
@@ -451,8 +452,9 @@ impl World {
 
     fn guard(&mut self, name: &str, fence: &str) -> String {
         let Some(fence) = self.accepted(fence.parse().unwrap()) else { return "LF005".into() };
-        match GuardVerdict::of(self.guards.get(name).copied(), fence) {
+        match GuardVerdict::of(self.guards.get(name).copied(), fence, ReadIn::Unsaid) {
             GuardVerdict::Stale(_) => return "LF001".into(),
+            GuardVerdict::Outlived => return "LF006".into(),
             GuardVerdict::Shared => {}
             GuardVerdict::Alone => {
                 self.guards.insert(name.into(), fence.get() as i64);

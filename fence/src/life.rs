@@ -4,6 +4,10 @@
 //! older than a write that is not, so whoever relies on it claims and reads again. The numbers of transactions distinguish
 //! lives; a row keeps the lower half of its writer's. Invariant: what an earlier life has written is never taken for what
 //! this one has, as long as fewer than 2^32 transactions came after it.
+//!
+//! A guard has no row that the caller has written, so its caller keeps the token of the life in which it read.
+
+use std::fmt;
 
 /// Lower numbers mark what no transaction of its own has written.
 const FIRST_OF_A_TRANSACTION: u32 = 3;
@@ -19,9 +23,59 @@ pub fn is_of_this_life(written_by: u32, first: u64, next: u64) -> bool {
     next.checked_sub(age).is_some_and(|number| number >= first)
 }
 
+/// What distinguishes a life from every other one: a random number. Callers keep it as a text of 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Token(u64);
+
+impl Token {
+    /// None of 0, which stands for a life that has not begun.
+    pub fn new(number: u64) -> Option<Token> {
+        (number != 0).then_some(Token(number))
+    }
+
+    /// As the server keeps it.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// A token as it was written; `None` of every other text.
+    fn read(text: &[u8]) -> Option<Token> {
+        const HEX: u32 = 16;
+        let token = Token::new(u64::from_str_radix(str::from_utf8(text).ok()?, HEX).ok()?)?;
+        (token.to_string().as_bytes() == text).then_some(token)
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// In which life a caller has read what it is about to rely on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ReadIn {
+    /// It relies on nothing that it read in an earlier transaction, or does not say.
+    Unsaid,
+    /// In this one.
+    ThisLife,
+    /// In another, of this server or of another.
+    AnotherLife,
+}
+
+impl ReadIn {
+    /// What a caller says: nothing, or the token that it was given. `None` when it is the text of no token.
+    pub fn of(given: &[u8], this: Token) -> Option<ReadIn> {
+        if given.is_empty() {
+            return Some(ReadIn::Unsaid);
+        }
+        Token::read(given).map(|token| if token == this { ReadIn::ThisLife } else { ReadIn::AnotherLife })
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::is_of_this_life;
+    use super::{ReadIn, Token, is_of_this_life};
 
     const EPOCH: u64 = 1 << 32;
 
@@ -52,5 +106,23 @@ mod tests {
             assert!(!is_of_this_life(mark, 0, 5 * EPOCH));
         }
         assert!(!is_of_this_life(900, 0, 800), "no such number was given out in the first epoch");
+    }
+
+    #[test]
+    fn a_token_is_known_again_and_no_other_text_is_one() {
+        assert_eq!(Token::new(0), None);
+        for number in [1, 0xabc, u64::MAX] {
+            let token = Token::new(number).unwrap();
+            let text = token.to_string();
+            assert_eq!(text.len(), 16);
+            assert_eq!(ReadIn::of(text.as_bytes(), token), Some(ReadIn::ThisLife));
+            assert_eq!(ReadIn::of(text.as_bytes(), Token::new(2).unwrap()), Some(ReadIn::AnotherLife));
+            assert_eq!(ReadIn::of(b"", token), Some(ReadIn::Unsaid));
+            for other in
+                ["abc", "0000000000000000", "000000000000abc ", "0000000000000ABC", "+000000000000abc", "\u{e4}"]
+            {
+                assert_eq!(ReadIn::of(other.as_bytes(), token), None, "{other}");
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! Invariant: for one resource the stored fence never goes down.
 
 use crate::fence::Fence;
+use crate::life::ReadIn;
 use crate::lock::args::canonical;
 
 /// What a caller wants to do to a resource.
@@ -81,15 +82,19 @@ pub enum GuardVerdict {
     Alone,
     /// This newer fence is stored.
     Stale(i64),
+    /// The caller relies on what it read in another life of the server, which can have lost its stamp and what an older fence
+    /// then wrote over: it must read again.
+    Outlived,
 }
 
 impl GuardVerdict {
-    /// Judges the caller's fence against the stored one.
-    pub fn of(stored: Option<i64>, caller: Fence) -> GuardVerdict {
+    /// Judges the caller's fence against the stored one, and the life in which the caller has read.
+    pub fn of(stored: Option<i64>, caller: Fence, read_in: ReadIn) -> GuardVerdict {
         match Step::Update.judge(stored, caller) {
+            Verdict::Stale => GuardVerdict::Stale(stored.unwrap_or(NEVER_CLAIMED)),
+            _ if read_in == ReadIn::AnotherLife => GuardVerdict::Outlived,
             Verdict::Accepted => GuardVerdict::Shared,
             Verdict::Unclaimed => GuardVerdict::Alone,
-            Verdict::Stale => GuardVerdict::Stale(stored.unwrap_or(NEVER_CLAIMED)),
         }
     }
 }
@@ -208,12 +213,22 @@ mod tests {
 
     #[test]
     fn a_guard_is_shared_by_one_fence_and_stamped_by_a_newer_one() {
-        let enter = |stored, caller| GuardVerdict::of(stored, Fence::new(caller).unwrap());
+        let enter = |stored, caller| GuardVerdict::of(stored, Fence::new(caller).unwrap(), ReadIn::ThisLife);
         assert_eq!(enter(None, 5), GuardVerdict::Alone);
         assert_eq!(enter(Some(0), 5), GuardVerdict::Alone);
         assert_eq!(enter(Some(4), 5), GuardVerdict::Alone);
         assert_eq!(enter(Some(5), 5), GuardVerdict::Shared);
         assert_eq!(enter(Some(6), 5), GuardVerdict::Stale(6));
+    }
+
+    #[test]
+    fn a_guard_refuses_who_read_in_another_life_unless_its_fence_is_stale() {
+        let enter = |stored, read_in| GuardVerdict::of(stored, Fence::new(5).unwrap(), read_in);
+        for stored in [None, Some(4), Some(5)] {
+            assert_eq!(enter(stored, ReadIn::AnotherLife), GuardVerdict::Outlived);
+            assert_eq!(enter(stored, ReadIn::Unsaid), enter(stored, ReadIn::ThisLife));
+        }
+        assert_eq!(enter(Some(6), ReadIn::AnotherLife), GuardVerdict::Stale(6));
     }
 
     #[test]

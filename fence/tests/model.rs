@@ -5,6 +5,7 @@
 //! its codec; the model adds only the world around them. `Rule` holds what others do instead: each broken rule must be
 //! caught.
 
+use fence::life::ReadIn;
 use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Route, decode, encode};
 use fence::lock::lease::{
     self, Acquired, Caller, Extended, Extension, Hold, Lease, Millis, Now, Request, Stolen, Takeover, Terms,
@@ -310,7 +311,7 @@ impl Model for System {
                     s.is_inside()
                         && s.clients.iter().any(|client| match *client {
                             Client::Holds { fence: Some(fence) } => {
-                                GuardVerdict::of(s.fence(), fence) == GuardVerdict::Alone
+                                GuardVerdict::of(s.fence(), fence, ReadIn::Unsaid) == GuardVerdict::Alone
                             }
                             _ => false,
                         })
@@ -530,11 +531,12 @@ impl System {
     fn enter(&self, state: &mut State, client: usize) {
         let Client::Holds { fence: Some(fence) } = state.clients[client] else { return };
         let (version, stamp_before) = (state.version, state.stored);
-        match GuardVerdict::of(state.fence(), fence) {
+        match GuardVerdict::of(state.fence(), fence, ReadIn::Unsaid) {
             GuardVerdict::Shared if state.is_stamping() => return,
             GuardVerdict::Alone if state.is_inside() && self.rule != Rule::GuardWithoutWait => return,
             GuardVerdict::Shared => {}
             GuardVerdict::Alone => state.stamp(fence, client),
+            GuardVerdict::Outlived => return,
             GuardVerdict::Stale(_) => {
                 // While a newer holder's stamp may still be rolled back, the answer has to wait.
                 if !state.is_stamping() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fence::life::ReadIn;
 use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Reading, Route, Stamp, decode, encode};
 use fence::lock::ending::Ending;
 use fence::lock::follow::Follower;
@@ -406,7 +407,10 @@ proptest! {
             prop_assert_eq!(step.judge(stored, fence), expected);
             // A guard and a plain write follow the same account.
             let entry = if own { GuardVerdict::Shared } else if newer_than_all { GuardVerdict::Alone } else { GuardVerdict::Stale(stored.unwrap()) };
-            prop_assert_eq!(GuardVerdict::of(stored, fence), entry);
+            prop_assert_eq!(GuardVerdict::of(stored, fence, ReadIn::ThisLife), entry);
+            prop_assert_eq!(GuardVerdict::of(stored, fence, ReadIn::Unsaid), entry);
+            let outlived = if let GuardVerdict::Stale(_) = entry { entry } else { GuardVerdict::Outlived };
+            prop_assert_eq!(GuardVerdict::of(stored, fence, ReadIn::AnotherLife), outlived);
             let plain = match (own, newer_than_all) {
                 (true, _) => PlainVerdict::Accepted,
                 (_, true) => PlainVerdict::Unclaimed(fence),

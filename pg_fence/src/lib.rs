@@ -106,6 +106,8 @@ sql_functions! {
     pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => functions::refuses_update;
     pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => functions::refuses_delete;
     pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => functions::refuses_insert;
+    pg_fence_life, pg_finfo_pg_fence_life => life::fence_life, refuse_on_standby;
+    pg_fence_new_life, pg_finfo_pg_fence_new_life => life::fence_new_life, refuse_on_standby;
     pg_fence_in_life, pg_finfo_pg_fence_in_life => life::in_life;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
     pg_fence_refuse_guards, pg_finfo_pg_fence_refuse_guards => guard::refuse_guards;

@@ -8,33 +8,44 @@
 use crate::errors::Refused;
 use crate::server::call::{Call, Reply};
 use crate::server::log;
+use crate::server::segment::{self, Segment};
 use crate::server::session::{self, MainThread};
+use crate::server::types;
 use crate::settings;
+use fence::life::{ReadIn, Token};
 use pg_forms::text;
-use pgrx::pg_sys;
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
-use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
-/// The number is that of the layout below.
-const SEGMENT: &CStr = c"pg_fence life 1";
 /// No transaction has this number. A version whose table access method keeps none has it, too.
 const NO_TRANSACTION: u32 = 0;
 const UNKNOWN: u64 = 0;
 
-/// All zeros is a life that has not begun.
+/// All zeros is a life that has not begun. The number in its name is that of the layout.
 #[repr(C)]
 struct Life {
     first: AtomicU64,
+    /// Whatever `first` is, no number below this is of this life: the first that was not given out when an operator began it.
+    floor: AtomicU64,
+    token: AtomicU64,
     /// When a session first asked, in the server's own time.
     began_at: AtomicI64,
 }
 
+// SAFETY: all zeros is a value, each number by itself.
+unsafe impl Segment for Life {
+    const NAME: &'static CStr = c"pg_fence life 2";
+}
+
 /// Where there is no shared memory.
-static OWN: Life = Life { first: AtomicU64::new(UNKNOWN), began_at: AtomicI64::new(0) };
+static OWN: Life = Life {
+    first: AtomicU64::new(UNKNOWN),
+    floor: AtomicU64::new(UNKNOWN),
+    token: AtomicU64::new(UNKNOWN),
+    began_at: AtomicI64::new(0),
+};
 static LIFE: MainThread<Cell<Option<&'static Life>>> = MainThread(Cell::new(None));
 /// Whether a version of another life was met since this was cleared.
 static OUTLIVED: MainThread<Cell<bool>> = MainThread(Cell::new(false));
@@ -48,12 +59,14 @@ pub(crate) fn loaded() {
 
 /// The first number of this life, which begins now if it has not. To be called before a claim writes its version.
 pub(crate) fn begin() -> u64 {
-    let (first, own) = (life().first.load(Acquire), session::transaction());
-    match own {
+    let life = life();
+    let (first, floor) = (life.first.load(Acquire), life.floor.load(Acquire));
+    let number = match session::transaction() {
         Some(own) if own < first || first == UNKNOWN => lower(own),
         None if first == UNKNOWN => lower(session::next_transaction()),
         _ => first,
-    }
+    };
+    number.max(floor)
 }
 
 /// Whether a version was written in this life.
@@ -68,6 +81,57 @@ pub(crate) fn has(written_by: u32) -> bool {
 /// When this life began, as far as a session has seen it, as error texts give it.
 pub(crate) fn since() -> CString {
     session::time_text(life().began_at.load(Acquire))
+}
+
+/// `fence_life()`: the token of this life, to be read in the first guarded transaction of a hold and passed in each later one.
+pub(crate) fn fence_life(_call: &Call) -> Result<Reply, Refused> {
+    begin();
+    Ok(Reply::from(types::text_datum(token()?.to_string().as_bytes())))
+}
+
+/// In which life the caller of a guard has read, as it says. Errors: the text is not a token.
+pub(crate) fn read_in(given: &CStr) -> Result<ReadIn, Refused> {
+    if !settings::checks_life() {
+        return Ok(ReadIn::Unsaid);
+    }
+    ReadIn::of(given.to_bytes(), token()?).ok_or_else(|| Refused::NotALife { given: given.to_owned() })
+}
+
+/// `fence_new_life()`: begins another life, in which no claim and no token of before counts. Logged. Answers its token.
+pub(crate) fn fence_new_life(_call: &Call) -> Result<Reply, Refused> {
+    begin();
+    let life = life();
+    if std::ptr::eq(life, &OWN) {
+        return Err(Refused::NoSharedLife);
+    }
+    let token = new_token()?;
+    life.token.store(token.get(), Release);
+    life.began_at.store(session::now(), Release);
+    let floor = session::next_transaction();
+    life.floor.fetch_max(floor, AcqRel);
+    log::log_line(text![
+        "pg_fence: fence_new_life() began another life: no claim from before transaction ",
+        floor,
+        " counts"
+    ]);
+    Ok(Reply::from(types::text_datum(token.to_string().as_bytes())))
+}
+
+/// The token of this life, which whoever asks first makes.
+fn token() -> Result<Token, Refused> {
+    let life = life();
+    if let Some(token) = Token::new(life.token.load(Acquire)) {
+        return Ok(token);
+    }
+    let new = new_token()?;
+    match life.token.compare_exchange(UNKNOWN, new.get(), AcqRel, Acquire) {
+        Ok(_) => Ok(new),
+        Err(other) => Ok(Token::new(other).unwrap_or(new)),
+    }
+}
+
+fn new_token() -> Result<Token, Refused> {
+    Token::new(session::random().unwrap_or(UNKNOWN)).ok_or(Refused::Server { function: "pg_strong_random", code: 0 })
 }
 
 /// `in_life(written_by xid)`, the condition of statements that rely on a claim: whether a version was written in this life.
@@ -118,7 +182,7 @@ fn life() -> &'static Life {
     if let Some(life) = LIFE.get() {
         return life;
     }
-    let shared = session::unless_refused(segment).flatten();
+    let shared = session::unless_refused(segment::small::<Life>).flatten();
     if shared.is_none() {
         log::log_line(text![
             "pg_fence cannot have its shared memory, so this session takes no claim for one of this life of the server that ",
@@ -128,58 +192,4 @@ fn life() -> &'static Life {
     let life = shared.unwrap_or(&OWN);
     LIFE.set(Some(life));
     life
-}
-
-/// From the server's registry of shared segments, which makes it for whoever asks first.
-#[cfg(not(any(feature = "pg15", feature = "pg16")))]
-fn segment() -> Option<&'static Life> {
-    let mut found = false;
-    // SAFETY: the segment has the size of the life, is filled with zeros before anyone sees it, and lives as long as the
-    // server.
-    unsafe {
-        #[cfg(not(feature = "pg19"))]
-        let segment = pg_sys::GetNamedDSMSegment(SEGMENT.as_ptr(), size_of::<Life>(), Some(clear), &mut found);
-        #[cfg(feature = "pg19")]
-        let segment = pg_sys::GetNamedDSMSegment(
-            SEGMENT.as_ptr(),
-            size_of::<Life>(),
-            Some(clear),
-            &mut found,
-            std::ptr::null_mut(),
-        );
-        segment.cast::<Life>().as_ref()
-    }
-}
-
-/// From what the server's main segment has left for such needs: some bytes, under the lock that guards it.
-#[cfg(any(feature = "pg15", feature = "pg16"))]
-fn segment() -> Option<&'static Life> {
-    const ADDIN_SHMEM_INIT_LOCK: usize = 21;
-    let mut found = false;
-    // SAFETY: the lock is one of the server's individual ones, known by its number. The memory has the size of the life and
-    // lives as long as the server.
-    unsafe {
-        let lock = &raw mut (*pg_sys::MainLWLockArray.add(ADDIN_SHMEM_INIT_LOCK)).lock;
-        pg_sys::LWLockAcquire(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
-        let memory = pg_sys::ShmemInitStruct(SEGMENT.as_ptr(), size_of::<Life>(), &mut found).cast::<Life>();
-        if !found {
-            memory.write_bytes(0, 1);
-        }
-        pg_sys::LWLockRelease(lock);
-        memory.as_ref()
-    }
-}
-
-#[cfg(any(feature = "pg17", feature = "pg18"))]
-#[pg_guard]
-unsafe extern "C-unwind" fn clear(segment: *mut std::ffi::c_void) {
-    // SAFETY: the segment has the size of the life, and nobody else uses it yet.
-    unsafe { segment.cast::<Life>().write_bytes(0, 1) };
-}
-
-#[cfg(feature = "pg19")]
-#[pg_guard]
-unsafe extern "C-unwind" fn clear(segment: *mut std::ffi::c_void, _argument: *mut std::ffi::c_void) {
-    // SAFETY: the segment has the size of the life, and nobody else uses it yet.
-    unsafe { segment.cast::<Life>().write_bytes(0, 1) };
 }

@@ -38,7 +38,7 @@ SOURCE = """
     SELECT fenced_write('"Mixed Case"', 1, 57, '{"v": 1}'), fenced_write('far.away', 3, 57, '{"v": 1}', 'lock fence');
     SELECT fenced_write('parts', r, 57, '{"v": 1}') FROM (VALUES ('a'), ('b')) p (r);
     SELECT fenced_guard('ledger', 57), fenced_guard('né ''x''', 58);
-    GRANT EXECUTE ON FUNCTION fenced_guard TO app;
+    GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO app;
 """
 CONTENT["rows"] = CONTENT["rows"].replace("v, fence FROM far.away", 'v, "lock fence" FROM far.away')
 

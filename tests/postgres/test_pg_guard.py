@@ -463,7 +463,7 @@ def test_only_those_who_were_granted_it_may_call(db, worker):
 
 
 def test_a_worker_needs_execute_alone_and_learns_no_fence_of_others(db, worker):
-    db.execute("GRANT EXECUTE ON FUNCTION fenced_guard TO worker")
+    db.execute("GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO worker")
     guard(db, 9)
     db.execute("SET ROLE worker")
     with pytest.raises(psycopg.Error) as caught:
@@ -478,7 +478,7 @@ def test_a_worker_needs_execute_alone_and_learns_no_fence_of_others(db, worker):
 
 
 def test_the_rights_of_the_owner_end_with_a_refusal_that_is_caught(db, worker):
-    db.execute("GRANT EXECUTE ON FUNCTION fenced_guard TO worker")
+    db.execute("GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO worker")
     guard(db, 9)
     db.execute("SET ROLE worker")
     said = db.execute("CREATE TEMP TABLE said (who text)") and db.execute(

@@ -291,3 +291,119 @@ def test_without_shared_memory_a_session_counts_its_own_claims(pg, make_pg):
             assert outcome(other, "SELECT fenced_update('t', 1, 5, '{\"v\": 1}')") == 1
     finally:
         folder.chmod(0o700)
+
+
+# --- Guards.
+
+ENTER, ENTER_IN = "SELECT fenced_guard('r', 5)", "SELECT fenced_guard('r', %s, %s)"
+
+
+def life_of(db):
+    return db.execute("SELECT fence_life()").fetchone()[0]
+
+
+def enter(db, fence, life):
+    """The SQLSTATE and the code word, or None; in a transaction of its own."""
+    try:
+        with db.transaction():
+            assert db.execute(ENTER_IN, (fence, life)).fetchone() == (fence,)
+    except psycopg.Error as error:
+        return error.sqlstate, error.diag.constraint_name
+    return None
+
+
+def test_a_guard_refuses_who_has_read_in_another_life(server):
+    before = None
+    for end in [None, *ENDS]:
+        if end:
+            claimed(server).close()
+            end(server)
+        with psycopg.connect(server.url(), autocommit=True) as db, psycopg.connect(server.url(), autocommit=True) as other:
+            db.execute("SELECT fence_guard_forget(9)")
+            if before:
+                for fence, stored in [(5, 4), (5, 5), (6, 5)]:
+                    assert enter(db, stored, "") is None
+                    assert enter(db, fence, before) == ("LF006", "guard_outlived"), end
+                    assert db.execute("SELECT fence FROM fence_internals.guards").fetchone() == (stored,), "nothing is stamped"
+                assert enter(db, 4, before) == ("LF001", "guard_stale"), "stale is stale in any life"
+                assert enter(db, 6, before) == ("LF006", "guard_outlived")
+                db.execute("SET pg_fence.check_life = off")
+                assert enter(db, 6, before) is None
+                db.execute("RESET pg_fence.check_life")
+            life = life_of(db)
+            assert life != before and life == life_of(other), "the same for all sessions"
+            for fence in (7, 7, 8):
+                assert enter(other, fence, life) is None
+            assert enter(db, 8, "") is None and enter(db, 8, life) is None
+            before = life
+
+
+def test_a_life_that_is_none_is_refused_and_changes_nothing(db):
+    assert enter(db, 5, "") is None
+    life = life_of(db)
+    for bad in ["x", life.upper() + " ", life[:-1], "0" * 16, "\u00e4" * 8, "f" * 1000]:
+        assert enter(db, 6, bad) == ("22023", "not_a_life"), bad
+    assert enter(db, 6, None) == ("22004", "null_argument")
+    with pytest.raises(psycopg.Error) as caught, db.transaction():
+        db.execute(ENTER_IN, (5, "x"))
+    assert caught.value.diag.message_primary == 'argument "life" is "x", which fence_life() does not return'
+    assert db.execute("SELECT fence FROM fence_internals.guards").fetchone() == (5,)
+
+
+def test_the_refusal_at_a_guard_says_what_to_do_and_is_counted(pg, db):
+    assert enter(db, 5, "") is None
+    other = f"{int(life_of(db), 16) ^ 1:016x}"
+    with pytest.raises(psycopg.Error) as caught, db.transaction():
+        db.execute(ENTER_IN, (5, other))
+    diag = caught.value.diag
+    assert diag.message_primary == 'fence 5 has read in another life of the server, at guard "r"'
+    assert diag.message_detail.startswith('Argument "life" is of another life than the one that counts since 20')
+    assert diag.message_hint == "Begin again: call the guard without a life, call fence_life(), read again, then write."
+    if pg.major is None or pg.major >= 17:
+        assert db.execute("SELECT outlived, claims FROM pg_stat_fence WHERE kind = 'guard'").fetchone() == (1, 1)
+
+
+# --- A life that an operator begins.
+
+
+def test_an_operator_begins_a_life_for_all_databases(server):
+    server.psql("CREATE DATABASE other")
+    server.psql(TABLES, "other")
+    with claimed(server) as db, psycopg.connect(server.url("other"), autocommit=True) as other:
+        for statement in CLAIMS.split(";"):
+            other.execute(statement)
+        assert outcomes(db) == outcomes(other) == HELD
+        before = life_of(other)
+        db.execute("BEGIN")
+        (new,) = db.execute("SELECT fence_new_life()").fetchone()
+        db.execute("ROLLBACK")
+        assert new == life_of(db) == life_of(other) != before
+        assert outcomes(db) == outcomes(other) == OUTLIVED, "it is no matter of the transaction"
+        assert enter(other, 5, before) == ("LF006", "guard_outlived") and enter(other, 5, new) is None
+        for statement in CLAIMS.split(";"):
+            other.execute(statement)
+        assert (outcomes(db), outcomes(other)) == (OUTLIVED, HELD)
+    assert "pg_fence: fence_new_life() began another life: no claim from before transaction" in server.log()
+
+
+def test_a_transaction_that_is_under_way_is_of_the_life_before(server):
+    """It revives nothing that was claimed while it ran, either."""
+    with claimed(server) as db, psycopg.connect(server.url(), autocommit=True) as early:
+        early.execute("BEGIN; CREATE TEMP TABLE gives_it_a_number ()")
+        db.execute("SELECT fenced_claim_json('t', 1, 5); SELECT fence_new_life()")
+        early.execute("SELECT fenced_claim_json('t', 3, 5)")
+        assert outcome(db, "SELECT fenced_update('t', 1, 5, '{\"v\": 1}')") == "LF006"
+        early.execute("COMMIT")
+        assert outcome(db, "SELECT fenced_update('t', 3, 5, '{\"v\": 1}')") == "LF006"
+        for row in (1, 3):
+            early.execute(f"SELECT fenced_claim_json('t', {row}, 5)")
+            assert outcome(db, f"SELECT fenced_update('t', {row}, 5, '{{\"v\": 1}}')") == 1
+
+
+def test_nobody_but_its_owner_begins_a_life_unless_it_is_granted(db):
+    db.execute("CREATE ROLE clerk; SET ROLE clerk")
+    try:
+        assert outcome(db, "SELECT fence_new_life()") == "42501"
+        assert outcome(db, "SELECT fence_life()") == 1
+    finally:
+        db.execute("RESET ROLE; DROP ROLE clerk")

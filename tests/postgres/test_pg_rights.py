@@ -34,6 +34,8 @@ def calls():
 
 
 CALLS = calls()
+# What an application is granted.
+GUARDS = [("fenced_guard(text,bigint)", "EXECUTE", False), ("fenced_guard(text,bigint,text)", "EXECUTE", False)]
 
 
 def outcome(db, call):
@@ -49,7 +51,7 @@ def outcome(db, call):
 
 def test_every_function_that_needs_a_right_is_listed(db):
     """Those for the owner of a table aside; fence_use() needs none of its own."""
-    functions = "SELECT DISTINCT proname FROM pg_proc WHERE proname ~ '^fenced_|^fence_guard|^fence_use|^pg_stat_fence'"
+    functions = "SELECT DISTINCT proname FROM pg_proc WHERE proname ~ '^fenced_|^fence_guard|^fence_use|^fence_new_life|^pg_stat_fence'"
     assert [name for (name,) in db.execute(functions).fetchall() if f"{name}(" not in " ".join(CALLS)] == []
 
 
@@ -92,9 +94,9 @@ def test_after_reassign_and_drop_owned_the_repair_grants_give_everything_back(pg
     admin.execute("DROP EXTENSION pg_fence")
     roles("alice", "bob", "app")
     admin.execute("DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO alice', current_database()); END $$; GRANT CREATE ON SCHEMA public TO alice")
-    admin.execute("SET ROLE alice; CREATE EXTENSION pg_fence; GRANT EXECUTE ON FUNCTION fenced_guard TO app; RESET ROLE")
+    admin.execute("SET ROLE alice; CREATE EXTENSION pg_fence; GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint), fenced_guard(text, bigint, text) TO app; RESET ROLE")
     had, app_had = granted_to(admin, "alice"), granted_to(admin, "app")
-    assert len(had) > 5 and app_had == [("fenced_guard(text,bigint)", "EXECUTE", False)]
+    assert len(had) > 5 and app_had == GUARDS
     admin.execute("REASSIGN OWNED BY alice TO bob")
     assert admin.execute("SELECT extowner::regrole::text FROM pg_extension WHERE extname = 'pg_fence'").fetchone() == ("bob",)
     assert (granted_to(admin, "bob"), granted_to(admin, "alice")) == ([], had)
@@ -103,7 +105,7 @@ def test_after_reassign_and_drop_owned_the_repair_grants_give_everything_back(pg
     (repair,) = re.findall(r"```sql\nCREATE ROLE bob LOGIN;\n(.*?)```", README, re.DOTALL)
     admin.execute(repair)
     assert (granted_to(admin, "bob"), granted_to(admin, "app")) == (had, app_had)
-    admin.execute("SET ROLE bob; GRANT EXECUTE ON FUNCTION fenced_guard TO alice")
+    admin.execute("SET ROLE bob; GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO alice")
 
 
 def test_the_owner_of_the_database_keeps_its_rights_and_grants_them_on(roles, connect):
@@ -112,9 +114,9 @@ def test_the_owner_of_the_database_keeps_its_rights_and_grants_them_on(roles, co
     admin.execute("DROP EXTENSION pg_fence")
     admin.execute("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO dbo; GRANT CREATE ON DATABASE %1$I TO alice', current_database()); END $$; GRANT CREATE ON SCHEMA public TO alice")
     admin.execute("SET ROLE alice; CREATE EXTENSION pg_fence; RESET ROLE; REASSIGN OWNED BY alice TO bob; DROP OWNED BY alice")
-    admin.execute("SET ROLE dbo; SELECT fence_guard_forget(1); GRANT EXECUTE ON FUNCTION fenced_guard TO bob WITH GRANT OPTION")
-    admin.execute("SET ROLE bob; GRANT EXECUTE ON FUNCTION fenced_guard TO app; RESET ROLE")
-    assert granted_to(admin, "app") == [("fenced_guard(text,bigint)", "EXECUTE", False)]
+    admin.execute("SET ROLE dbo; SELECT fence_guard_forget(1); GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint), fenced_guard(text, bigint, text) TO bob WITH GRANT OPTION")
+    admin.execute("SET ROLE bob; GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint), fenced_guard(text, bigint, text) TO app; RESET ROLE")
+    assert granted_to(admin, "app") == GUARDS
 
 
 def test_an_extension_in_a_schema_of_its_own_needs_usage_of_it(db, roles):

@@ -177,7 +177,7 @@ def test_every_function_says_what_it_is(t):
     assert len(functions) >= 16
     for name, volatility, parallel, strict, definer, _, defaults, comment, public in functions:
         said = (volatility, parallel, strict, definer, defaults, public)
-        is_granted_on = "guard" in name or "fence_internals.stat(" in name or "pg_stat" in name
+        is_granted_on = "guard" in name or "new_life" in name or "fence_internals.stat(" in name or "pg_stat" in name
         # The functions of rows that are called all the time have no default: they are there without the argument.
         defaults_of = {"fence_reset": 1, "fence_protect": 4}
         assert (name, said) == (name, ("v", "u", False, False, defaults_of.get(name.partition("(")[0], 0), not is_granted_on))
@@ -247,6 +247,8 @@ STANDBY_CALLS = {
     "fence_reset": "SELECT fence_reset('t', 1, 5)",
     "fenced_guard": "SELECT fenced_guard('r', 5)",
     "fence_guard_reset": "SELECT fence_guard_reset('r', 5)",
+    "fence_life": "SELECT fence_life()",
+    "fence_new_life": "SELECT fence_new_life()",
     "fence_guard_forget": "SELECT fence_guard_forget(5)",
     "fence_protect": "SELECT fence_protect('t')",
     "fence_unprotect": "SELECT fence_unprotect('t')",

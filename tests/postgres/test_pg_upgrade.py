@@ -103,7 +103,7 @@ FILL = """
     SELECT fence_protect('t'), fence_protect('parts', 'Lock');
     SELECT fenced_write('t', 1, 57, '{"v": 1}'), fenced_write('parts', 'a', 58, '{"v": 1}', 'Lock');
     DO $$ BEGIN PERFORM fenced_guard('ledger', 59); END $$;
-    GRANT EXECUTE ON FUNCTION fenced_guard TO app;
+    GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO app;
 """
 CONTENT = {
     "rows": "SELECT id::text, v, fence FROM t UNION ALL SELECT r, v, \"Lock\" FROM parts ORDER BY 1",

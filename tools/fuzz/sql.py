@@ -223,6 +223,8 @@ class Session:
             [
                 f"SELECT fenced_guard({resource}, {self.fence()})",
                 f"SELECT fenced_guard('g', {self.fence()})",
+                f"SELECT fenced_guard('g', {self.fence()}, {resource})",
+                f"SELECT fenced_guard('g', {self.fence()}, fence_life())",
                 f"SELECT fence_guard_reset({resource}, {self.fence()})",
                 f"SELECT fence_guard_forget({self.fence()})",
                 f"SELECT fence_protect({self.target()}{self.column()})",

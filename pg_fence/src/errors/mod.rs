@@ -63,6 +63,12 @@ pub(crate) enum Refused {
     Server { function: &'static str, code: c_int },
     /// A newer fence is stored at a guard; which one, if the caller may read it.
     StaleGuard { resource: CString, stored: Option<i64>, fence: Fence },
+    /// The caller of a guard has read in another life of the server than the one since this time.
+    OutlivedGuard { resource: CString, fence: Fence, since: CString },
+    /// The life that the caller of a guard names is no token.
+    NotALife { given: CString },
+    /// There is no shared memory for the life, so none can be begun for all sessions.
+    NoSharedLife,
     /// A guard in a transaction that reads by one snapshot.
     GuardLevel,
     /// No guard has this name.

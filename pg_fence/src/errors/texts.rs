@@ -152,6 +152,27 @@ impl Refused {
                     .detail(text!["The guard has admitted ", newer, "; this transaction has fence ", fence, "."])
                     .hint(text![TAKEN_OVER, " All transactions that call this guard must take the same lock."])
             }
+            Refused::OutlivedGuard { resource, fence, since } => Report::new(
+                "LF006",
+                text!["fence ", fence, " has read in another life of the server, at guard \"", &resource, "\""],
+            )
+            .detail(text![
+                "Argument \"life\" is of another life than the one that counts since ",
+                since,
+                ": the server was started, promoted or restored then, and can have lost what was written later.",
+            ])
+            .hint(text!["Begin again: call the guard without a life, call fence_life(), read again, then write."]),
+            Refused::NotALife { given } => {
+                Report::new("22023", text!["argument \"life\" is \"", &given, "\", which fence_life() does not return"])
+                    .hint(text!["Pass what fence_life() has returned, or '' to have no life asked."])
+            }
+            Refused::NoSharedLife => {
+                Report::new("53200", text!["pg_fence has no shared memory for the life of the server"])
+                    .detail(text!["Each session counts its own claims alone."])
+                    .hint(text![
+                        "Make room for dynamic shared memory, then connect again. A restart begins a new life, too."
+                    ])
+            }
             Refused::GuardLevel => {
                 Report::new("0A000", text!["fenced_guard() works at isolation level READ COMMITTED only"])
                     .detail(text!["At the stricter levels later statements read what was there before the guard."])

@@ -6,6 +6,7 @@
 //! be alone. Invariant: a stamp is read, and written, only under that lock.
 
 use crate::errors::{Disclosed, Refused};
+use crate::life;
 use crate::row::key::Key;
 use crate::row::reset;
 use crate::server::call::{Arguments, Call, Reply};
@@ -38,8 +39,9 @@ const FENCE_COLUMN: &CStr = c"fence";
 /// A guard can be forgotten between being read and being stamped, by a transaction that ends just then.
 const MAX_TRIES: usize = 3;
 
-/// `fenced_guard(resource text, fence bigint)`: refuses a fence that is older than the stored one, else stamps it and
-/// keeps newer ones out to the end of the transaction. Returns the fence.
+/// `fenced_guard(resource text, fence bigint[, life text])`: refuses a fence that is older than the stored one, and a caller
+/// that has read in another life of the server; else stamps the fence and keeps newer ones out to the end of the
+/// transaction. Returns the fence.
 pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     session::refuse_when_read_only(c"fenced_guard()");
     if !session::is_in_transaction_block() {
@@ -50,7 +52,10 @@ pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     }
     let mut given = call.arguments();
     let (resource, fence) = (resource(&mut given)?, accepted_number(given.number())?);
-    Guard::open(resource)?.enter(fence)?;
+    let life = given.text_if_given("life")?;
+    // What is no token is refused before anything is waited for. Which life it is of can change while it waits.
+    life::read_in(&life)?;
+    Guard::open(resource)?.enter(fence, &life)?;
     Ok(Reply::from(fence))
 }
 
@@ -113,26 +118,28 @@ impl Guard {
     }
 
     /// Admits the fence, and counts.
-    fn enter(&self, fence: Fence) -> Result<(), Refused> {
-        self.admit(fence)?;
+    fn enter(&self, fence: Fence, life: &CStr) -> Result<(), Refused> {
+        self.admit(fence, life)?;
         Subject::Guard(&self.resource).count(Counter::Claims);
         Ok(())
     }
 
     /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
-    fn admit(&self, fence: Fence) -> Result<(), Refused> {
+    fn admit(&self, fence: Fence, life: &CStr) -> Result<(), Refused> {
         self.lock.take(LockMode::Shared);
-        match GuardVerdict::of(self.stored()?, fence) {
+        match GuardVerdict::of(self.stored()?, fence, life::read_in(life)?) {
             GuardVerdict::Shared => return Ok(()),
             GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
+            GuardVerdict::Outlived => return Err(self.outlived(fence)),
             // Not kept while waiting to be alone: two that did so would wait for each other.
             GuardVerdict::Alone => self.lock.release(LockMode::Shared),
         }
         self.lock.take(LockMode::Alone);
         for _ in 0..MAX_TRIES {
             let stored = self.stored()?;
-            match GuardVerdict::of(stored, fence) {
+            match GuardVerdict::of(stored, fence, life::read_in(life)?) {
                 GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
+                GuardVerdict::Outlived => return Err(self.outlived(fence)),
                 GuardVerdict::Shared => {
                     // Another transaction of this fence has stamped meanwhile.
                     self.lock.take(LockMode::Shared);
@@ -187,6 +194,11 @@ impl Guard {
         let mut values = Values::with_capacity(self.key.values.len() + 1);
         self.key.values.iter().for_each(|value| values.push(Some(value.datum())));
         values
+    }
+
+    fn outlived(&self, fence: Fence) -> Refused {
+        Subject::Guard(&self.resource).count(Counter::Outlived);
+        Refused::OutlivedGuard { resource: self.resource.clone(), fence, since: life::since() }
     }
 
     /// The stored fence is shown only to those who could read it themselves.

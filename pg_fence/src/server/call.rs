@@ -221,12 +221,25 @@ impl<'c> Arguments<'c> {
 
     /// The name of the fence column, which is the last argument of a function and may be left out.
     pub(crate) fn fence_column(&mut self) -> Result<&'c CStr, Refused> {
-        // SAFETY: the server says how many arguments there are.
-        let count = usize::try_from(unsafe { (*self.call.0).nargs }).unwrap_or(0);
-        if self.next >= count {
+        if !self.has_more() {
             return Ok(c"fence");
         }
         self.name().ok_or(Refused::NullArgument("fence_column"))
+    }
+
+    /// A text that may be left out, which is the same as an empty one.
+    pub(crate) fn text_if_given(&mut self, name: &'static str) -> Result<CString, Refused> {
+        if !self.has_more() {
+            return Ok(CString::default());
+        }
+        self.text().map(Value::text).ok_or(Refused::NullArgument(name))
+    }
+
+    /// Whether the signature that is called has another argument.
+    fn has_more(&self) -> bool {
+        // SAFETY: the server says how many arguments there are.
+        let count = usize::try_from(unsafe { (*self.call.0).nargs }).unwrap_or(0);
+        self.next < count
     }
 
     /// A name, or `None` when it is null.

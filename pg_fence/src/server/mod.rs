@@ -15,6 +15,7 @@ pub(crate) mod query;
 pub(crate) mod raw;
 pub(crate) mod relation;
 pub(crate) mod rights;
+pub(crate) mod segment;
 pub(crate) mod session;
 pub(crate) mod spi;
 pub(crate) mod stored;

@@ -68,6 +68,14 @@ pub(crate) fn time_text(time: i64) -> CString {
     unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(time)).to_owned() }
 }
 
+/// A number that nobody can guess; `None` where the server has no source of such.
+pub(crate) fn random() -> Option<u64> {
+    let mut number = 0_u64;
+    // SAFETY: as many bytes are written as the number has.
+    let is_random = unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
+    is_random.then_some(number)
+}
+
 /// Whether a transaction is under way.
 pub(crate) fn is_in_transaction() -> bool {
     // SAFETY: reading a state of the backend.

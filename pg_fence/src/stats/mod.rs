@@ -11,12 +11,13 @@ use crate::errors::Refused;
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
 use crate::server::log;
+use crate::server::segment;
 use crate::server::session;
 use crate::server::text;
 use crate::server::types;
 use crate::settings;
 use crate::stats::counters::{Counted, Named, Stale, SubjectKey, SubjectKind};
-use crate::stats::memory::{CAN_ATTACH, COUNTERS, Counter, MAX_NAME_BYTES};
+use crate::stats::memory::{COUNTERS, Counter, MAX_NAME_BYTES};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::NEVER_CLAIMED;
@@ -93,7 +94,7 @@ pub(crate) fn counters_of(verb: Verb) -> (Counter, Counter) {
 pub(crate) fn stat(call: &Call) -> Result<Reply, Refused> {
     let rows = call.rows(None);
     if !counters::are_there() {
-        if CAN_ATTACH {
+        if segment::CAN_ATTACH {
             log::notice(
                 text!["pg_fence counts nothing for now: the server has no shared memory for it"],
                 text!["Make room for dynamic shared memory, or add pg_fence to shared_preload_libraries."],
