@@ -103,6 +103,7 @@ def assert_usable(client):
 
 COMMANDS = {
     "on_acquire": ("ACQUIRE", "free", "B", "1000"),
+    "on_steal": ("STEAL", "free", "B", "1000"),
     "on_extend": ("EXTEND", "held", "A", "1000"),
     "on_release": ("RELEASE", "held", "A"),
     "on_check": ("CHECK", "held", "1"),
@@ -495,8 +496,8 @@ class Waiting:
         self.socket.close()
 
 
-@drills("on_waiter_reply")
-def on_waiter_reply(drill):
+@drills("on_blocked_reply")
+def on_blocked_reply(drill):
     """The waiter gets an error in place of its fence; the lease that it does not know of ends by its time at the latest."""
     waiting = Waiting(drill)
     drill.order()
@@ -506,8 +507,8 @@ def on_waiter_reply(drill):
     wait_until_free(drill.client, "k")
 
 
-@drills("on_waiter_timeout")
-def on_waiter_timeout(drill):
+@drills("on_blocked_timeout")
+def on_blocked_timeout(drill):
     """CLIENT UNBLOCK is answered by an error; the lock goes on working."""
     waiting = Waiting(drill, wait_ms=1_000)
     drill.order()
@@ -519,8 +520,8 @@ def on_waiter_timeout(drill):
     eventually(drill.client.dbsize, 0)
 
 
-@drills("on_waiter_gone")
-def on_waiter_gone(drill):
+@drills("on_blocked_gone")
+def on_blocked_gone(drill):
     """A waiter whose end went unseen may be granted the lock, for one lease at most."""
     waiting = Waiting(drill)
     drill.order()
@@ -530,8 +531,8 @@ def on_waiter_gone(drill):
     wait_until_free(drill.client, "k")
 
 
-@drills("on_waiter_free")
-def on_waiter_free(drill):
+@drills("on_blocked_free")
+def on_blocked_free(drill):
     waiting = Waiting(drill)
     drill.order()
     assert release(drill.client, "k", "A") == 1

@@ -210,6 +210,21 @@ impl<W> Queues<W> {
         gone
     }
 
+    /// Removes every waiter of every queue, those of a queue in their order.
+    pub fn leave_all(&mut self) -> Vec<W> {
+        let mut gone = Vec::with_capacity(self.len());
+        while let Some(&queue) = self.names.values().flat_map(BTreeMap::values).next() {
+            let Some(first) = self.queues.get(queue).and_then(|queue| queue.first) else { break };
+            gone.extend(self.leave(Ticket(first)));
+        }
+        gone
+    }
+
+    /// The owners that have a place in the queue of `lock`.
+    pub fn owners(&self, lock: LockName) -> impl Iterator<Item = &[u8]> {
+        self.queue_of(lock).into_iter().flat_map(|queue| queue.owners.keys().map(|owner| &**owner))
+    }
+
     /// Removes one waiter whose deadline is at or before `now_us`. `budget` as for [`Slots::pop`].
     pub fn pop_expired(&mut self, now_us: u64, budget: &mut usize) -> Option<W> {
         let node = self.deadlines.pop(&mut self.places, now_us, budget)?;

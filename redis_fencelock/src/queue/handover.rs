@@ -14,7 +14,7 @@ use crate::cluster::{self, NOT_SERVED_RETRY_US};
 use crate::counters::{self, Count};
 use crate::ffi::{Ctx, NotPropagated, OwnedStr};
 use crate::lock::slot::{self, AHEAD_OF_ALL, Slot, WRONG_TYPE};
-use crate::queue::waiters::{self, Unanswered, Waiter};
+use crate::queue::waiters::{self, Waiter};
 use crate::replication::Cause;
 use crate::timer::alarm;
 use crate::{clock, server};
@@ -76,7 +76,7 @@ fn serve(slot: &mut Slot) -> Result<bool, NotPropagated> {
         waiters::refuse_all(lock, "ERR all fences are issued");
         return Ok(false);
     };
-    slot.grant(&Hold { lease, owner: &waiter.owner }, issuer, waiter.client, clocks)?;
+    slot.grant(&Hold { lease, owner: &waiter.owner }, issuer, waiter.client(), clocks)?;
     waiters::leave(ticket);
     counters::count_for(lock, Count::HandOvers);
     counters::waited(lock, clocks.steady_us.saturating_sub(waiter.since_us));
@@ -95,11 +95,11 @@ pub(crate) fn pass_on(slot: &mut Slot, now_us: u64) -> Result<(), NotPropagated>
 
 /// Takes back what was granted to clients that were gone before they got their reply.
 pub(crate) fn undo_grants(ctx: Ctx) {
-    let mut kept = waiters::take_unanswered();
-    kept.retain(|Unanswered { waiter, granted }| granted.is_some_and(|fence| !undo_grant(ctx, waiter, fence)));
+    let mut kept = waiters::take_to_undo();
+    kept.retain(|(waiter, fence)| !undo_grant(ctx, waiter, *fence));
     if !kept.is_empty() {
         alarm::arm_in(NOT_SERVED_RETRY_US / 1_000);
-        waiters::keep_unanswered(kept);
+        waiters::keep_to_undo(kept);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Not the order of the queue, which is `fence::lock::queue`.
 
+pub(crate) mod clients;
 pub(crate) mod ephemeral;
 pub(crate) mod handover;
 pub(crate) mod waiters;

@@ -1,17 +1,19 @@
-//! Clients that wait for a lock: how they are blocked, and the one reply that each gets.
+//! Clients that wait for a lock, and the one reply that each gets.
 //!
-//! Not the order of the queues, which is `fence::lock::queue`, and not the handover. The deadlines are our own, on the
-//! clock of leases. Invariant: a waiter is resolved once, and a grant that cannot be delivered is undone.
+//! Not how they are blocked, which is `clients`, nor the order of the queues, which is `fence::lock::queue`, nor the
+//! handover. The deadlines are our own, on the clock of leases. Invariant: a waiter is resolved once, and a grant that
+//! cannot be delivered is undone.
 
 use std::cell::{Cell, LazyCell, RefCell};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::{c_int, c_void};
+use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use crate::counters::{self, Count};
+use crate::ffi::Ctx;
 use crate::ffi::main_thread::MainThread;
-use crate::ffi::{Blocked, BlockedId, BlockedProcs, Ctx, callback, command_callback};
+use crate::queue::clients::{self, Handle, Waits};
 use crate::timer::alarm;
 use crate::{clock, config, server};
 use fence::Fence;
@@ -20,31 +22,16 @@ use fence::lock::queue::{LockName, Queues, Ticket};
 
 static WAITERS: MainThread<LazyCell<Waiters>> = MainThread::new(LazyCell::new(|| Waiters {
     queues: RefCell::new(Queues::new(clock::origin_us())),
-    blocked: RefCell::default(),
-    to_unblock: RefCell::default(),
-    on_their_way: Cell::default(),
     undelivered: RefCell::default(),
-    unanswered: RefCell::default(),
+    to_undo: RefCell::default(),
 }));
 
 struct Waiters {
     queues: RefCell<Queues<Rc<Waiter>>>,
-    /// Every blocked client, until the server has released it.
-    blocked: RefCell<HashMap<BlockedId, Rc<Waiter>>>,
-    /// Waiters whose wait is over, to be unblocked when fewer are on their way.
-    to_unblock: RefCell<VecDeque<Rc<Waiter>>>,
-    /// How many were unblocked whose reply the server has not written yet: it writes all of them in one go.
-    on_their_way: Cell<usize>,
     /// Grants on their way to a client that waited.
     undelivered: RefCell<BTreeMap<Fence, Rc<Waiter>>>,
-    /// Clients that were gone before their reply, and the grant that was on its way.
-    unanswered: RefCell<Vec<Unanswered>>,
-}
-
-/// A client that was gone before its reply, and the grant that was on its way to it.
-pub(crate) struct Unanswered {
-    pub(crate) waiter: Rc<Waiter>,
-    pub(crate) granted: Option<Fence>,
+    /// Grants that were on their way to a client that is gone.
+    to_undo: RefCell<Vec<(Rc<Waiter>, Fence)>>,
 }
 
 /// How often a lock with waiters is rechecked in a cluster: its slot may move unseen by the module.
@@ -110,15 +97,11 @@ pub(crate) fn next_recheck_us() -> Option<u64> {
 
 /// A blocked client.
 pub(crate) struct Waiter {
-    id: BlockedId,
-    /// Taken once the server has been asked to write the reply.
-    blocked: RefCell<Option<Blocked>>,
+    handle: Handle,
     pub(crate) db: i32,
     pub(crate) name: Box<[u8]>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) terms: Terms,
-    /// The connection.
-    pub(crate) client: u64,
     pub(crate) since_us: u64,
     ticket: Cell<Option<Ticket>>,
     outcome: Cell<Outcome>,
@@ -158,23 +141,21 @@ pub(crate) fn enqueue(ctx: Ctx, lock: LockName, request: &Request, wait: Millis)
     if !replaces && queues.borrow().waiting(lock) as u64 >= config::max_waiters() {
         return Err(NotQueued::Full);
     }
-    let Some(blocked) = ctx.block(&PROCS) else { return Err(NotQueued::MustNotBlock) };
+    let Some(handle) = clients::block(ctx) else { return Err(NotQueued::MustNotBlock) };
     let now_us = clock::steady_us();
     let deadline_us = now_us.saturating_add(wait.as_micros());
     let waiter = Rc::new(Waiter {
-        id: blocked.id(),
-        blocked: RefCell::new(Some(blocked)),
+        handle,
         db: lock.db,
         name: lock.name.into(),
         owner: request.owner.into(),
         terms: request.terms,
-        client: ctx.client_id(),
         since_us: now_us,
         ticket: Cell::new(None),
         outcome: Cell::new(Outcome::Waiting),
         confirmed: Cell::new(false),
     });
-    WAITERS.blocked.borrow_mut().insert(waiter.id, waiter.clone());
+    clients::enter(waiter.clone());
     let joined = if replaces {
         let taken = queues.borrow_mut().take_over(lock, request.owner, deadline_us, waiter.clone());
         taken.ok().map(|(ticket, before)| {
@@ -214,9 +195,7 @@ pub(crate) fn confirm(fence: Fence) {
     if let Some(waiter) = WAITERS.undelivered.borrow_mut().remove(&fence) {
         waiter.confirmed.set(true);
     }
-    for unanswered in WAITERS.unanswered.borrow_mut().iter_mut().filter(|gone| gone.granted == Some(fence)) {
-        unanswered.granted = None;
-    }
+    WAITERS.to_undo.borrow_mut().retain(|(_, granted)| *granted != fence);
 }
 
 /// Ends every wait for `lock` with an error.
@@ -233,14 +212,10 @@ pub(crate) fn refuse_all(lock: LockName, error: &'static str) {
 /// Ends every wait with an error, and forgets the grants on their way: this server is no longer a primary. It has said
 /// so to these clients, and closes them.
 pub(crate) fn refuse_everybody(error: &'static str) {
-    let waiting: Vec<Rc<Waiter>> = WAITERS.blocked.borrow().values().cloned().collect();
-    for waiter in waiting {
-        if waiter.leave_queue() {
-            waiter.resolve(Outcome::Refused(error));
-        }
-    }
+    let waiting = WAITERS.queues.borrow_mut().leave_all();
+    waiting.iter().for_each(|waiter| waiter.resolve(Outcome::Refused(error)));
     WAITERS.undelivered.take();
-    WAITERS.unanswered.take();
+    WAITERS.to_undo.take();
 }
 
 /// Ends expired waits, as many as a slice has time for.
@@ -263,25 +238,22 @@ pub(crate) fn expire_heads(lock: LockName, now_us: u64) {
     }
 }
 
-/// Closes clients whose reply was lost: the server unblocked them between the end of their wait and their reply, and
-/// they would wait for ever. For a client that is gone this does nothing.
-pub(crate) fn close_unanswered(ctx: Ctx) {
-    let mut unanswered = WAITERS.unanswered.borrow_mut();
-    unanswered.iter().for_each(|gone| ctx.close_client(gone.waiter.client));
-    unanswered.retain(|gone| gone.granted.is_some());
-}
-
 /// Takes the grants that are to be undone, because their client was gone.
-pub(crate) fn take_unanswered() -> Vec<Unanswered> {
-    WAITERS.unanswered.take()
+pub(crate) fn take_to_undo() -> Vec<(Rc<Waiter>, Fence)> {
+    WAITERS.to_undo.take()
 }
 
 /// Puts those back that are to be tried again.
-pub(crate) fn keep_unanswered(kept: Vec<Unanswered>) {
-    WAITERS.unanswered.borrow_mut().extend(kept);
+pub(crate) fn keep_to_undo(kept: Vec<(Rc<Waiter>, Fence)>) {
+    WAITERS.to_undo.borrow_mut().extend(kept);
 }
 
 impl Waiter {
+    /// The connection.
+    pub(crate) fn client(&self) -> u64 {
+        self.handle.connection
+    }
+
     /// Sends the client its fence.
     pub(crate) fn grant(self: &Rc<Self>, fence: Fence) {
         WAITERS.undelivered.borrow_mut().insert(fence, self.clone());
@@ -300,25 +272,21 @@ impl Waiter {
             return;
         }
         self.ticket.set(None);
-        let is_grant = matches!(outcome, Outcome::Granted(_));
-        if is_grant || WAITERS.on_their_way.get() < AT_ONCE {
-            self.unblock();
-        } else {
-            WAITERS.to_unblock.borrow_mut().push_back(self.clone());
-            alarm::arm_now();
-        }
-    }
-
-    /// Asks the server to write the reply, once.
-    fn unblock(&self) {
-        if let Some(blocked) = self.blocked.take() {
-            WAITERS.on_their_way.set(WAITERS.on_their_way.get() + 1);
-            blocked.unblock();
+        // A grant is never held back.
+        match outcome {
+            Outcome::Granted(_) => self.handle.unblock(),
+            _ => clients::unblock_in_turn(self.clone()),
         }
     }
 
     fn leave_queue(&self) -> bool {
         self.ticket.take().is_some_and(|ticket| WAITERS.queues.borrow_mut().leave(ticket).is_some())
+    }
+}
+
+impl Waits for Waiter {
+    fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     fn reply(&self, ctx: Ctx) -> c_int {
@@ -331,76 +299,30 @@ impl Waiter {
             Outcome::Waiting | Outcome::Nothing | Outcome::Over => ctx.reply_null(),
         }
     }
-}
 
-/// How many clients are unblocked before others have their turn: the server writes all their replies in one go, each in
-/// some 10 microseconds. A grant is never held back.
-const AT_ONCE: usize = 100;
-
-/// Unblocks more of those whose wait is over.
-pub(crate) fn unblock_some() {
-    while WAITERS.on_their_way.get() < AT_ONCE {
-        let Some(waiter) = WAITERS.to_unblock.borrow_mut().pop_front() else { return };
-        waiter.unblock();
+    fn stop(&self) {
+        self.leave_queue();
+        self.outcome.set(Outcome::Over);
     }
-    if !WAITERS.to_unblock.borrow().is_empty() {
-        alarm::arm_now();
-    }
-}
 
-const PROCS: BlockedProcs =
-    BlockedProcs { reply: on_waiter_reply, timeout: on_waiter_timeout, gone: on_waiter_gone, free: on_waiter_free };
-
-fn find(id: BlockedId) -> Option<Rc<Waiter>> {
-    WAITERS.blocked.borrow().get(&id).cloned()
-}
-
-command_callback!(on_waiter_reply, |ctx, _strings| {
-    find(ctx.blocked()).map_or_else(|| ctx.reply_null(), |waiter| waiter.reply(ctx))
-});
-
-command_callback!(
-    /// CLIENT UNBLOCK: our own deadlines do not come here.
-    on_waiter_timeout,
-    |ctx, _strings| {
-        if let Some(waiter) = find(ctx.blocked()) {
-            waiter.leave_queue();
-            waiter.outcome.set(Outcome::Over);
-            waiter.unblock();
-        }
-        ctx.reply_null()
-    }
-);
-
-callback! {
-    /// The client is gone, or the server has sent it another reply. A reply that was on its way does not arrive.
-    fn on_waiter_gone(_ctx: Ctx, id: BlockedId) -> (), else ();
-    {
-        let Some(waiter) = find(id) else { return };
-        let granted = match waiter.outcome.replace(Outcome::Over) {
+    fn lose(self: Rc<Self>) {
+        match self.outcome.replace(Outcome::Over) {
             Outcome::Waiting => {
-                if waiter.leave_queue() {
-                    waiter.unblock();
+                if self.leave_queue() {
+                    self.handle.unblock();
                 }
                 return;
             }
             Outcome::Over => return,
-            Outcome::Nothing | Outcome::Refused(_) if waiter.blocked.borrow().is_some() => return waiter.unblock(),
-            Outcome::Nothing | Outcome::Refused(_) => None,
+            Outcome::Nothing | Outcome::Refused(_) if !self.handle.is_unblocked() => return self.handle.unblock(),
+            Outcome::Nothing | Outcome::Refused(_) => {}
             Outcome::Granted(fence) => {
                 WAITERS.undelivered.borrow_mut().remove(&fence);
-                (!waiter.confirmed.get()).then_some(fence)
+                if !self.confirmed.get() {
+                    WAITERS.to_undo.borrow_mut().push((self.clone(), fence));
+                }
             }
-        };
-        WAITERS.unanswered.borrow_mut().push(Unanswered { waiter, granted });
-        alarm::arm_now();
-    }
-}
-
-callback! {
-    fn on_waiter_free(_ctx: Ctx, data: *mut c_void) -> (), else ();
-    {
-        WAITERS.blocked.borrow_mut().remove(&BlockedId::of_freed(data));
-        WAITERS.on_their_way.set(WAITERS.on_their_way.get().saturating_sub(1));
+        }
+        self.handle.close_soon();
     }
 }

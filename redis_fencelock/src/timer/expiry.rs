@@ -15,7 +15,7 @@ use crate::lock::arrival::{self, Restored};
 use crate::lock::index::index;
 use crate::lock::slot::{self, Slot};
 use crate::lock::value::Value;
-use crate::queue::{ephemeral, handover, waiters};
+use crate::queue::{clients, ephemeral, handover, waiters};
 use crate::replication::{self, Cause};
 use crate::timer::{alarm, scan};
 use crate::{clock, config, server};
@@ -52,8 +52,8 @@ callback! {
         scan::sweep();
         scan::discard_orphans();
         waiters::expire();
-        waiters::unblock_some();
-        waiters::close_unanswered(ctx);
+        clients::unblock_some();
+        clients::close_unanswered(ctx);
         index().borrow_mut().forget_last_unlinked();
         config::warn_if_due(ctx);
         if !server::is_loading() {

@@ -124,3 +124,18 @@ fn a_queue_is_rechecked_when_asked_and_never_after_it_is_empty() {
     queues.leave(ticket);
     assert_eq!(queues.pop_recheck(90_000, &mut 100), None);
 }
+
+#[test]
+fn all_leave_at_once_and_every_owner_is_known_until_then() {
+    let mut queues = Queues::new(0);
+    for waiter in 0..3u32 {
+        queues.join(K, &[b'a' + waiter as u8 / 2], LATER, waiter).unwrap();
+        queues.join(L, b"o", LATER, 10 + waiter).unwrap();
+    }
+    queues.recheck_at(K, LATER);
+    assert_eq!(queues.owners(K).collect::<Vec<_>>(), [b"a", b"b"]);
+    assert_eq!(queues.owners(LockName { name: b"other", ..K }).count(), 0);
+    assert_eq!(queues.leave_all(), [0, 1, 2, 10, 11, 12]);
+    assert!(queues.is_empty() && queues.names.is_empty());
+    assert_eq!((queues.next_expiry_us(), queues.next_recheck_us(), queues.leave_all()), (None, None, vec![]));
+}
