@@ -799,6 +799,18 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.refuse() IS
 'Refuses a write: the triggers that fence_protect() makes.';
 
+CREATE FUNCTION fence_internals.keep_newer()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'pg_fence_keep_newer'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.keep_newer() IS
+'Leaves a row as it is: the trigger that fence_protect() makes for replicated => ''newest''.';
+
 CREATE FUNCTION fence_internals.trigger_column(
     condition pg_node_tree,
     kind smallint
@@ -846,6 +858,22 @@ member (relid) AS (
     SELECT i.inhrelid
     FROM member AS m
     JOIN pg_catalog.pg_inherits AS i ON i.inhparent OPERATOR(pg_catalog.=) m.relid
+),
+-- The triggers for what logical replication applies: on a row, before an update, in the apply worker alone.
+keeping (tgrelid, tgname, problem, fence_attnum) AS (
+    SELECT
+        t.tgrelid,
+        t.tgname,
+        CASE
+            WHEN t.tgenabled OPERATOR(pg_catalog.=) 'D'::pg_catalog."char" THEN ' is disabled'::pg_catalog.text
+            WHEN t.tgenabled OPERATOR(pg_catalog.<>) 'R'::pg_catalog."char"
+                OR t.tgtype OPERATOR(pg_catalog.<>) 19::smallint
+                OR pg_catalog.cardinality(t.tgattr::smallint[]) OPERATOR(pg_catalog.<>) 0
+                THEN ' is not as fence_protect() makes it'
+        END,
+        fence_internals.trigger_column(t.tgqual, t.tgtype)
+    FROM pg_catalog.pg_trigger AS t
+    WHERE t.tgfoid OPERATOR(pg_catalog.=) 'fence_internals.keep_newer()'::pg_catalog.regprocedure::pg_catalog.oid
 ),
 -- What pg_trigger.tgtype says of each trigger that is needed, and of which kinds of relations.
 needed (place, what, tgtype, relkinds) AS (
@@ -899,6 +927,16 @@ SELECT
                     END
             )
         ORDER BY n.place
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT pg_catalog.concat(
+            'replicated UPDATE: trigger ',
+            pg_catalog.quote_ident(k.tgname::pg_catalog.text),
+            COALESCE(k.problem, ' is not as fence_protect() makes it')
+        )
+        FROM keeping AS k
+        WHERE k.tgrelid OPERATOR(pg_catalog.=) c.oid
+            AND (k.problem IS NOT NULL OR NOT COALESCE(k.fence_attnum OPERATOR(pg_catalog.=) a.attnum, false))
+        ORDER BY k.tgname
     ) OPERATOR(pg_catalog.||) CASE
         WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'::pg_catalog.text]
         ELSE ARRAY[]::pg_catalog.text[]
@@ -912,7 +950,11 @@ SELECT
         WHERE g.privilege_type OPERATOR(pg_catalog.=) 'TRIGGER'::pg_catalog.text
             AND g.grantee OPERATOR(pg_catalog.<>) c.relowner
         ORDER BY 1
-    ) AS may_open
+    ) AS may_open,
+    CASE
+        WHEN EXISTS (SELECT FROM keeping AS k WHERE k.tgrelid OPERATOR(pg_catalog.=) c.oid) THEN 'newest'::pg_catalog.text
+        ELSE 'plain'
+    END AS replicated
 FROM member AS m
 JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) m.relid
 JOIN fence_column AS f ON f.relid OPERATOR(pg_catalog.=) m.relid
@@ -930,6 +972,9 @@ COMMENT ON COLUMN fence_protected.open_by IS
 
 COMMENT ON COLUMN fence_protected.may_open IS
 'Who else can open it: roles other than the owner that hold TRIGGER on the table, which GRANT ALL contains.';
+
+COMMENT ON COLUMN fence_protected.replicated IS
+'What becomes of an update that logical replication applies: newest, the row with the newer fence stays; plain, it is applied.';
 
 CREATE FUNCTION fence_internals.stat(
     OUT kind text,
@@ -1123,6 +1168,7 @@ GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, 
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.in_life(xid) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.keep_newer() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
 
 -- Nobody else is granted fence_new_life(): it is of all databases of the server, where every holder has to claim again.

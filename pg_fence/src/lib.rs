@@ -21,6 +21,7 @@ use std::ffi::CStr;
 use crate::protect::functions;
 use crate::protect::passes;
 use crate::protect::refuse;
+use crate::protect::replicated;
 use crate::protect::triggers;
 use crate::row::claim;
 use crate::row::claim_many;
@@ -110,6 +111,7 @@ sql_functions! {
     pg_fence_new_life, pg_finfo_pg_fence_new_life => life::fence_new_life, refuse_on_standby;
     pg_fence_in_life, pg_finfo_pg_fence_in_life => life::in_life;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
+    pg_fence_keep_newer, pg_finfo_pg_fence_keep_newer => replicated::keep_newer;
     pg_fence_refuse_guards, pg_finfo_pg_fence_refuse_guards => guard::refuse_guards;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;
     pg_fence_stat, pg_finfo_pg_fence_stat => stats::stat;

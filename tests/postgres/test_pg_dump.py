@@ -11,15 +11,15 @@ CONTENT = {
     "rows": """SELECT 'Mixed Case', id::text, v, fence FROM "Mixed Case" UNION ALL SELECT 'parts', r, v, fence FROM parts
         UNION ALL SELECT 'far.away', id::text, v, fence FROM far.away ORDER BY 1, 2""",
     "guards": "SELECT resource, fence FROM fence_internals.guards ORDER BY 1",
-    "protected": "SELECT target::text, fence_column::text, open_by FROM fence_protected ORDER BY 1",
+    "protected": "SELECT target::text, fence_column::text, open_by, replicated FROM fence_protected ORDER BY 1",
     "granted": "SELECT has_function_privilege('app', 'fenced_guard(text, bigint)', 'EXECUTE')",
 }
 ROWS = [("Mixed Case", "1", 1, 57), ("far.away", "3", 1, 57), ("parts", "a", 1, 57), ("parts", "b", 1, 57)]
 GUARDS = [("ledger", 57), ("né 'x'", 58)]
 PROTECTED = [
-    ("\"Mixed Case\"", "fence", []),
-    ("far.away", "lock fence", []),
-    *((table, "fence", []) for table in ("pa", "parts", "pb")),
+    ("\"Mixed Case\"", "fence", [], "plain"),
+    ("far.away", "lock fence", [], "plain"),
+    *((table, "fence", [], "newest") for table in ("pa", "parts", "pb")),
 ]
 SOURCE = """
     CREATE EXTENSION pg_fence;
@@ -34,7 +34,7 @@ SOURCE = """
     INSERT INTO "Mixed Case" VALUES (1, 0);
     INSERT INTO parts VALUES ('a', 0), ('b', 0);
     INSERT INTO far.away VALUES (3, 0);
-    SELECT fence_protect('"Mixed Case"'), fence_protect('parts'), fence_protect('far.away', 'lock fence');
+    SELECT fence_protect('"Mixed Case"'), fence_protect('parts', replicated => 'newest'), fence_protect('far.away', 'lock fence');
     SELECT fenced_write('"Mixed Case"', 1, 57, '{"v": 1}'), fenced_write('far.away', 3, 57, '{"v": 1}', 'lock fence');
     SELECT fenced_write('parts', r, 57, '{"v": 1}') FROM (VALUES ('a'), ('b')) p (r);
     SELECT fenced_guard('ledger', 57), fenced_guard('né ''x''', 58);
@@ -162,6 +162,10 @@ def test_a_data_only_dump_restores_with_disabled_triggers(databases):
     restored = databases.empty()
     databases.restore(databases.dump("--schema-only"), restored)
     assert databases.restore(databases.dump("--data-only", "--disable-triggers"), restored, user="postgres") == []
+    with psycopg.connect(databases.url(restored), autocommit=True) as db:
+        opened = "SELECT target::text FROM fence_protected WHERE open_by <> '{}' ORDER BY 1"
+        assert db.execute(opened).fetchall() == [("pa",), ("pb",)], "the server enables all triggers as ordinary ones"
+        db.execute("SELECT fence_protect('parts')")
     assert databases.content(restored) == WHOLE
 
 
@@ -174,8 +178,8 @@ def test_a_plain_owner_restores_data_into_tables_that_are_not_protected(database
             db.execute("SELECT fence_unprotect(%s::text::regclass)", (table,))
         assert databases.restore(databases.dump("--data-only"), restored) == []
         for table in tables:
-            column = "lock fence" if table == "far.away" else "fence"
-            db.execute("SELECT fence_protect(%s::text::regclass, %s)", (table, column))
+            column, replicated = "lock fence" if table == "far.away" else "fence", "newest" if table == "parts" else None
+            db.execute("SELECT fence_protect(%s::text::regclass, %s, replicated => %s)", (table, column, replicated))
     assert databases.content(restored) == WHOLE
 
 
@@ -186,7 +190,7 @@ def test_a_part_restores_into_a_database_that_has_the_extension(databases, optio
     assert [error for error in errors if 'schema "far" already exists' not in error] == []
     with psycopg.connect(databases.server.url(restored)) as db:
         assert db.execute('SELECT id, v, "lock fence" FROM far.away').fetchall() == [(3, 1, 57)]
-        assert db.execute(CONTENT["protected"]).fetchall() == [("far.away", "lock fence", [])]
+        assert db.execute(CONTENT["protected"]).fetchall() == [("far.away", "lock fence", [], "plain")]
 
 
 def test_the_extension_may_lie_in_any_schema(databases):

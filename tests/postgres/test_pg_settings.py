@@ -195,6 +195,7 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
     kept = t.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'fence_internals'::regnamespace ORDER BY 1").fetchall()
     assert [name.removeprefix("fence_internals.") for (name,) in kept] == [
         "in_life(xid)",
+        "keep_newer()",
         "refuse()",
         "refuse_guards()",
         "refuses_delete(oid,tid,xid,bigint,text)",

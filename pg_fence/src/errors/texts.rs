@@ -216,7 +216,7 @@ impl Refused {
             }
             Refused::NoSuchOption { name, value } => {
                 Report::new("0A000", text!["fence_protect() does not support ", name, " => '", value, "'"])
-                    .hint(text!["Leave the argument out, or pass 'plain'."])
+                    .hint(text!["Leave the argument out, or pass 'plain'; replicated also takes 'newest'."])
             }
             Refused::ManyInUse { max } => {
                 Report::new("54000", text!["too many fences in use: at most ", max, " per transaction"])

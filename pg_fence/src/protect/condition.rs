@@ -1,7 +1,7 @@
 //! The WHEN conditions of the triggers of protected tables: written as SQL here, and recognised in the catalog.
 //!
-//! The condition names the fence column, so it needs no other record and follows a rename. Invariant: what `sql` makes,
-//! and nothing that only looks like it, `fence_column` recognises.
+//! The condition names the fence column, so it needs no other record and follows a rename. Invariant: what `sql` and
+//! `is_older` make, and nothing that only looks like it, `fence_column` recognises.
 
 use crate::server::catalog;
 use crate::server::nodes::{Node, Tree, Variable};
@@ -10,6 +10,7 @@ use pgrx::pg_sys;
 use std::ffi::{CStr, c_int};
 
 /// Bits of `pg_trigger.tgtype`.
+const BEFORE: i16 = 1 << 1;
 const INSERT: i16 = 1 << 2;
 const DELETE: i16 = 1 << 3;
 const UPDATE: i16 = 1 << 4;
@@ -108,6 +109,11 @@ fn row_name(row: c_int) -> &'static str {
     if row == OLD { "OLD" } else { "NEW" }
 }
 
+/// The condition of the trigger that keeps the newer fence where replication applies an update: it brings an older one.
+pub(crate) fn is_older(column: &CStr) -> Vec<u8> {
+    text!["NEW.", Identifier(column), " OPERATOR(pg_catalog.<) OLD.", Identifier(column)]
+}
+
 /// Whether a trigger of this `tgtype` is on INSERT.
 pub(crate) fn is_on_insert(tgtype: i16) -> bool {
     tgtype & INSERT != 0
@@ -115,6 +121,9 @@ pub(crate) fn is_on_insert(tgtype: i16) -> bool {
 
 /// The number of the fence column in the condition of a trigger of this `tgtype`, if it is one of those above.
 pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
+    if tgtype & BEFORE != 0 {
+        return if tgtype & (INSERT | DELETE | UPDATE) == UPDATE { column_of_older(condition) } else { None };
+    }
     let made = ROW_TRIGGERS.iter().find(|made| tgtype & (INSERT | DELETE | UPDATE) == made.bit)?;
     let schema = catalog::internals()?;
     let tree = Tree::read(condition);
@@ -144,6 +153,16 @@ pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
         }
     }
     column.flatten()
+}
+
+/// The column in a condition that is as [`is_older`] makes it.
+fn column_of_older(condition: &CStr) -> Option<i16> {
+    let tree = Tree::read(condition);
+    let (function, operands) = tree.root().operation()?;
+    let [new, old] = operands[..] else { return None };
+    let column = fence_of(new, NEW)?;
+    let is_less = [pg_sys::F_INT8LT, pg_sys::F_INT4LT].contains(&function.to_u32());
+    (is_less && fence_of(old, OLD) == Some(column)).then_some(column)
 }
 
 /// Whether a node is `OLD.tableoid <> 0`.

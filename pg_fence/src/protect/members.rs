@@ -9,8 +9,10 @@ use pg_forms::{Identifier, text};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::{CStr, CString};
 
-/// The function of the triggers, in the extension's schema of its own.
+/// The function of the triggers that refuse a write, in the extension's schema of its own.
 pub(crate) const FUNCTION: &CStr = c"refuse";
+/// That of the triggers that keep the newer fence where replication applies an update.
+pub(crate) const KEEPS_NEWER: &CStr = c"keep_newer";
 
 /// A table, or one that is part of it or inherits from it.
 pub(crate) struct Member {
@@ -69,7 +71,7 @@ fn reads_all_rows(table: Oid, column: i16, role: Oid) -> bool {
             .any(|parent| rights::reads_all_rows(parent, in_parent(parent), role))
 }
 
-/// A trigger that calls the function `refuse`, whatever its name and its condition.
+/// A trigger that calls a function of fence_protect()'s, whatever its name and its condition.
 pub(crate) struct Made {
     pub(crate) name: CString,
     /// The fence column in its condition, where that is as fence_protect() makes it.
@@ -81,7 +83,12 @@ pub(crate) struct Made {
     pub(crate) is_enabled: bool,
 }
 
-/// The triggers of a relation that fence_protect() made. The relation is locked to the end of the transaction: by the
+/// The triggers of a relation that keep the newer fence. The relation is locked as for [`made_triggers`].
+pub(crate) fn keeping_triggers(relation: Oid) -> Vec<Made> {
+    OpenRelation::open(relation, RelationLock::Reads).map_or_else(Vec::new, |open| calling(&open, KEEPS_NEWER))
+}
+
+/// The triggers of a relation that refuse a write. The relation is locked to the end of the transaction: by the
 /// caller already, or, a parent of its table, here.
 pub(crate) fn made_triggers(relation: Oid) -> Vec<Made> {
     OpenRelation::open(relation, RelationLock::Reads).map_or_else(Vec::new, |open| made_of(&open))
@@ -102,8 +109,12 @@ pub(crate) fn open_to_moves(partition: Oid) -> Option<Oid> {
 }
 
 fn made_of(relation: &OpenRelation) -> Vec<Made> {
+    calling(relation, FUNCTION)
+}
+
+fn calling(relation: &OpenRelation, function: &CStr) -> Vec<Made> {
     let Some(schema) = catalog::internals() else { return Vec::new() };
-    let made = relation.triggers().filter(|trigger| catalog::is_function(trigger.function(), schema, FUNCTION));
+    let made = relation.triggers().filter(|trigger| catalog::is_function(trigger.function(), schema, function));
     made.map(|trigger| Made {
         name: trigger.name().to_owned(),
         fence_column: trigger.condition().and_then(|condition| condition::fence_column(condition, trigger.kind())),

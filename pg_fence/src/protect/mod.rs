@@ -5,4 +5,5 @@ pub(crate) mod functions;
 pub(crate) mod members;
 pub(crate) mod passes;
 pub(crate) mod refuse;
+pub(crate) mod replicated;
 pub(crate) mod triggers;

@@ -6,7 +6,7 @@
 
 use crate::errors::Refused;
 use crate::guard::guard_table;
-use crate::protect::condition::{ROW_TRIGGERS, RowTrigger};
+use crate::protect::condition::{self, ROW_TRIGGERS, RowTrigger};
 use crate::protect::members::{self, Member, MemberKind};
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
@@ -23,6 +23,7 @@ use std::ffi::{CStr, CString};
 use std::rc::Rc;
 
 const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
+const ON_REPLICATED: &CStr = c"fence_protect_replicated";
 
 /// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the
 /// triggers, or makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they
@@ -44,12 +45,17 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     distributed::refuse_triggers(&table)?;
     let members = members::all(oid, RelationLock::Triggers);
     let triggers = Triggers { connection: &connection };
+    let replicated = given.replicated.unwrap_or_else(|| Replicated::of(oid));
     for member in &members {
         triggers.drop_renamed(member)?;
-        for kind in ROW_TRIGGERS.iter().filter(|kind| is_made_on(kind, member, oid)) {
+        for kind in ROW_TRIGGERS.iter().filter(|kind| is_made_on(kind.command, member, oid)) {
             triggers.make_for_rows(member, kind, &column.name)?;
         }
         triggers.make_on_truncate(member)?;
+        triggers.drop_keeping(member)?;
+        if replicated == Replicated::Newest && is_made_on(c"UPDATE", member, oid) {
+            triggers.make_keeping(member, &column.name)?;
+        }
     }
     connection.close()?;
     Ok(count_of(&members))
@@ -58,19 +64,47 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
 struct ProtectArguments<'c> {
     table: Oid,
     fence_column: Option<&'c CStr>,
+    replicated: Option<Replicated>,
+}
+
+/// What becomes of an update that logical replication applies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Replicated {
+    /// It is applied, as to any table.
+    Plain,
+    /// It is not, where it brings an older fence.
+    Newest,
+}
+
+impl Replicated {
+    /// As the triggers of a table have it.
+    fn of(table: Oid) -> Replicated {
+        if members::keeping_triggers(table).is_empty() { Replicated::Plain } else { Replicated::Newest }
+    }
+
+    fn named(name: &CStr) -> Option<Replicated> {
+        match name.to_bytes() {
+            b"plain" => Some(Replicated::Plain),
+            b"newest" => Some(Replicated::Newest),
+            _ => None,
+        }
+    }
 }
 
 impl<'c> ProtectArguments<'c> {
-    /// Errors: an option has another value than the one that it has today.
+    /// Errors: an option has a value that is not one of its own.
     fn of(call: &'c Call) -> Result<ProtectArguments<'c>, Refused> {
         let mut given = call.arguments();
-        let arguments = ProtectArguments { table: given.table("target")?, fence_column: given.name() };
-        for name in ["inserts", "deletes", "replicated"] {
+        let (table, fence_column) = (given.table("target")?, given.name());
+        for name in ["inserts", "deletes"] {
             if let Some(value) = given.text().map(Value::text).filter(|value| value.as_c_str() != c"plain") {
                 return Err(Refused::NoSuchOption { name, value });
             }
         }
-        Ok(arguments)
+        let named =
+            |value: CString| Replicated::named(&value).ok_or(Refused::NoSuchOption { name: "replicated", value });
+        let replicated = given.text().map(Value::text).map(named).transpose()?;
+        Ok(ProtectArguments { table, fence_column, replicated })
     }
 }
 
@@ -84,7 +118,8 @@ pub(crate) fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     members.retain(|member| !members::made_triggers(member.oid).is_empty());
     for member in &members {
         // The parent comes first, and takes those of its partitions along.
-        for trigger in members::made_triggers(member.oid).into_iter().filter(|trigger| !trigger.is_clone) {
+        let made = members::made_triggers(member.oid).into_iter().chain(members::keeping_triggers(member.oid));
+        for trigger in made.filter(|trigger| !trigger.is_clone) {
             drop_trigger(&connection, &trigger.name, member)?;
         }
     }
@@ -114,14 +149,14 @@ fn kept_column(table: &Table) -> Option<CString> {
     table.columns.iter().find(|column| column.number == number).map(|column| column.name.clone())
 }
 
-/// Whether a row trigger is made on a member. The server makes those of a parent for its partitions, also for later
+/// Whether a row trigger on a command is made on a member. The server makes those of a parent for its partitions, also for later
 /// ones. But the one on INSERT is made on each partition: a parallel restore makes the triggers of a parent before it
 /// has loaded the rows of all partitions, and would be refused.
-fn is_made_on(kind: &RowTrigger, member: &Member, target: Oid) -> bool {
+fn is_made_on(command: &CStr, member: &Member, target: Oid) -> bool {
     match member.kind {
         MemberKind::Inherits => true,
-        MemberKind::Partition => member.oid == target || kind.command == c"INSERT",
-        MemberKind::Partitioned => member.oid == target && kind.command != c"INSERT",
+        MemberKind::Partition => member.oid == target || command == c"INSERT",
+        MemberKind::Partitioned => member.oid == target && command != c"INSERT",
     }
 }
 
@@ -145,11 +180,30 @@ impl Triggers<'_> {
             .try_for_each(|renamed| drop_trigger(self.connection, &renamed.name, member))
     }
 
+    /// A BEFORE trigger, because it keeps the update from being made. Where nobody replicates it never fires, and costs
+    /// nothing.
+    fn make_keeping(&self, member: &Member, column: &CStr) -> Result<(), Refused> {
+        let when = text![" FOR EACH ROW WHEN (", condition::is_older(column), ")"];
+        self.create(ON_REPLICATED, text!["BEFORE UPDATE"], member, when, members::KEEPS_NEWER)?;
+        let enable =
+            text!["ALTER TABLE ", member.qualified_name(), " ENABLE REPLICA TRIGGER ", Identifier(ON_REPLICATED)];
+        self.connection.run_direct(enable, &[]).map(|_| ())
+    }
+
+    fn drop_keeping(&self, member: &Member) -> Result<(), Refused> {
+        let made = members::keeping_triggers(member.oid).into_iter();
+        made.filter(|made| !made.is_clone).try_for_each(|made| drop_trigger(self.connection, &made.name, member))
+    }
+
     fn make_on_truncate(&self, member: &Member) -> Result<(), Refused> {
         self.make(ON_TRUNCATE, text!["BEFORE TRUNCATE"], member, text![" FOR EACH STATEMENT"])
     }
 
     fn make(&self, name: &CStr, event: Vec<u8>, on: &Member, each: Vec<u8>) -> Result<(), Refused> {
+        self.create(name, event, on, each, members::FUNCTION)
+    }
+
+    fn create(&self, name: &CStr, event: Vec<u8>, on: &Member, each: Vec<u8>, function: &CStr) -> Result<(), Refused> {
         let sql = text![
             "CREATE OR REPLACE TRIGGER ",
             Identifier(name),
@@ -161,7 +215,7 @@ impl Triggers<'_> {
             " EXECUTE FUNCTION ",
             Identifier(catalog::INTERNALS),
             ".",
-            Identifier(members::FUNCTION),
+            Identifier(function),
             "()",
         ];
         self.connection.run_direct(sql, &[]).map(|_| ())
