@@ -9,6 +9,8 @@ both in a migration (RunSQL). The models need not know the column.
         with fenced(fence):                    # LF001 when a newer holder has claimed it meanwhile: see is_stale()
             invoice.save(force_update=True)
 
+PostgreSQL was started or promoted since the claim: must_claim_again(), LF006. Claim again; if the row is as you left it, go on.
+
 Outside of `fenced` no row of the table is written (LF003), and new ones can be created.
 
 `force_update`: a plain save() of a row that a successor has deleted inserts it again. For Django on psycopg 3 and psycopg2.
@@ -44,6 +46,11 @@ def is_stale(error):
     if error.__cause__ is None:  # Django's own: a forced update that found no row; from Django 6 on with a class of its own
         return type(error) is DatabaseError or isinstance(error, getattr(exceptions, "ObjectNotUpdated", ()))
     return sqlstate(error.__cause__) == "LF001"
+
+
+def must_claim_again(error):
+    """Whether the claim is from before a start or a promotion of PostgreSQL, which can have lost what was written after it."""
+    return isinstance(error, DatabaseError) and sqlstate(error.__cause__) == "LF006"
 
 
 def sqlstate(error):

@@ -4,19 +4,23 @@
     CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, payment text NOT NULL);
 
 The browser sends a key with each form (a UUID in a hidden field, as the header Idempotency-Key). The second request waits
-in the queue of the first one's lock and finds its answer. Where the work is this one transaction and nothing else, you
+in the queue of the first one's lock and finds its answer. A restart of PostgreSQL in between is a 409 as well (LF006, for a
+claim from before it), and the form is sent again. Where the work is this one transaction and nothing else, you
 need no lock: the unique key of `submits` does. The lock pays when the work calls somebody else first, as `charge` does.
 """
 
 import json
 from typing import Annotated
 
+import asyncpg
 from async_lock import LockBusy, LockLost, fenced_lock
 from fastapi import FastAPI, Header, HTTPException
 from pydantic import BaseModel
 
 CLAIM = "SELECT answer FROM fenced_claim(NULL::submits, $1::text, $2)"
 ANSWER = "SELECT fenced_update('submits', $1::text, $2, $3)"
+
+AGAIN = HTTPException(409, "this order is being worked on: send it again with the same key")
 
 
 class Order(BaseModel):
@@ -37,7 +41,9 @@ def make_app(r, pool, charge):
             async with fenced_lock(r, f"submit:{idempotency_key}") as fence:
                 return await once(idempotency_key, fence, order)
         except (LockBusy, LockLost):
-            raise HTTPException(409, "this order is being worked on: send it again with the same key") from None
+            raise AGAIN from None
+        except asyncpg.PostgresError as error:
+            raise (AGAIN if error.sqlstate == "LF006" else error) from None
 
     async def once(key, fence, order):
         async with pool.acquire() as db:

@@ -7,6 +7,9 @@
 -- A fence is at least the time in microseconds. A fence from a sequence, or fence + 1 alone, would be issued twice where
 -- PostgreSQL loses the last pick (a fail-over to an asynchronous replica, a restore): then two workers complete one job.
 --
+-- What a worker relies on counts until PostgreSQL is started or promoted: then complete_job() claims the job again, and
+-- completes it if it is as the worker left it.
+--
 -- A line `-- =>` is what psql (-qAt) prints for the statement before it.
 
 CREATE TABLE jobs (
@@ -49,6 +52,23 @@ BEGIN
 END
 $$;
 
+-- Completes a job under the fence that it was picked with. False: a newer worker has it, or it is done.
+CREATE FUNCTION complete_job(job bigint, picked_with bigint, outcome jsonb)
+RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    done CONSTANT jsonb := jsonb_build_object('state', 'done', 'result', outcome);
+    again jobs;
+BEGIN
+    RETURN fenced_update('jobs', job, picked_with, done);
+EXCEPTION
+    WHEN SQLSTATE 'LF006' THEN
+        SELECT * INTO again FROM fenced_claim(NULL::jobs, job, picked_with);
+        RETURN FOUND AND again.state = 'running' AND fenced_update('jobs', job, picked_with, done);
+END
+$$;
+
 INSERT INTO jobs (payload) VALUES ('{"mail": "ann@example.org"}');
 
 -- Worker A picks the job for one second, and stalls. (\gset keeps the fence as :a_fence; a worker keeps it as a number.)
@@ -71,9 +91,9 @@ SELECT fenced_update('jobs', 1, :b_fence, jsonb_build_object('run_until', clock_
 
 -- A wakes up and completes: refused. B completes: done. What else belongs to the completion goes into the same
 -- transaction, after the answer is true.
-SELECT fenced_update('jobs', 1, :a_fence, '{"state": "done", "result": {"sent": "by A"}}');
+SELECT complete_job(1, :a_fence, '{"sent": "by A"}');
 -- => f
-SELECT fenced_update('jobs', 1, :b_fence, '{"state": "done", "result": {"sent": "by B"}}');
+SELECT complete_job(1, :b_fence, '{"sent": "by B"}');
 -- => t
 SELECT state, result FROM jobs;
 -- => done|{"sent": "by B"}

@@ -8,9 +8,11 @@
     );
 
 Each host calls run_if_due() for each task every second or so. The lock keeps them from working at the same time; the row
-says what was done, so that a host which comes late, or stalled, or has the lock after a failover, repeats nothing.
+says what was done, so that a host which comes late, or stalled, or has the lock after a failover, repeats nothing. What a
+fail-over of PostgreSQL loses is due again: where a task must not run twice, use a synchronous standby.
 """
 
+import psycopg
 from exclusive_or_skip import run_exclusive_or_skip
 
 # The next of its times that is to come: those that were missed are left out.
@@ -27,13 +29,24 @@ def run_if_due(r, db, task, work, ttl_ms=10_000):
 
     def run(fence):
         nonlocal called
-        claimed = db.execute(DUE, (task, fence)).fetchone()
-        if claimed is None or not claimed[0]:
-            return
         # Before the work: a crash in between skips this run. After the work it would run twice: choose.
-        if db.execute(MOVE_ON, (task, fence, claimed[1])).fetchone()[0]:
-            called = True
+        called = _move_on(db, task, fence)
+        if called:
             work(fence)
 
     run_exclusive_or_skip(r, f"schedule:{task}", run, ttl_ms=ttl_ms)
     return called
+
+
+def _move_on(db, task, fence):
+    """Set the task's next time; whether it was due."""
+    while True:
+        claimed = db.execute(DUE, (task, fence)).fetchone()
+        if claimed is None or not claimed[0]:
+            return False
+        try:
+            return db.execute(MOVE_ON, (task, fence, claimed[1])).fetchone()[0]
+        except psycopg.Error as error:
+            # The server was started or promoted since the claim, behind a pooler: claim again. If it is due still, go on.
+            if error.sqlstate != "LF006":
+                raise

@@ -9,6 +9,9 @@ The models need not know the column. Give the session the fence of your lock:
             invoice.status = "closed"
             session.commit()                   # LF001 when a newer holder has claimed it meanwhile: see is_stale()
 
+PostgreSQL was started or promoted since the claim: must_claim_again(), LF006. Roll back and claim again; if the row is as you
+left it, go on.
+
 A session without a fence writes no row of the table (LF003), and inserts new ones. So does session.merge() of a row that a
 successor has deleted: it inserts it again. Claim, and change what claim() returned.
 
@@ -48,6 +51,11 @@ def is_stale(error):
     if isinstance(error, (StaleDataError, ObjectDeletedError)):
         return True
     return isinstance(error, DBAPIError) and sqlstate(error.orig) == "LF001"
+
+
+def must_claim_again(error):
+    """Whether the claim is from before a start or a promotion of PostgreSQL, which can have lost what was written after it."""
+    return isinstance(error, DBAPIError) and sqlstate(error.orig) == "LF006"
 
 
 def sqlstate(error):

@@ -5,6 +5,8 @@ import re
 import psycopg
 import pytest
 
+from refusals import refusal
+
 TABLES = """
     CREATE TABLE plain (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0);
     CREATE TABLE nullable (id int PRIMARY KEY, v text, fence int);
@@ -98,6 +100,19 @@ def not_immutable(db, trees):
     oids = sorted(set().union(*map(functions_of, trees)))
     query = "SELECT oid::regprocedure::text FROM pg_proc WHERE oid = ANY (%s) AND provolatile <> 'i'"
     return [name for (name,) in db.execute(query, (oids,))]
+
+
+def test_the_life_of_the_server_is_not_asked_of_a_distributed_table(db):
+    """The numbers of transactions in its rows are those of other servers."""
+    db.execute("CREATE TABLE near (id int PRIMARY KEY, v int, fence bigint); CREATE TABLE far (LIKE near INCLUDING ALL)")
+    db.execute("INSERT INTO near VALUES (1); INSERT INTO far VALUES (1)")
+    distribute(db, "far")
+    for table in ("near", "far"):
+        db.execute(f"SELECT fenced_claim_json('{table}', 1, 5)")
+    db.execute("SELECT fence_new_life()")
+    for write in ("fenced_update('{}', 1, 5, '{{\"v\": 1}}')", "fenced_write('{}', 1, 5, '{{\"v\": 1}}')", "fenced_delete('{}', 1, 5)"):
+        assert refusal(db, f"SELECT {write.format('near')}").sqlstate == "LF006"
+        assert db.execute(f"SELECT {write.format('far')}").fetchone() == (True,)
 
 
 @pytest.mark.parametrize("table", ["plain", "nullable", "lacking", "parted", "stamped"])

@@ -100,6 +100,22 @@ class TestSqlalchemy:
             assert recipe.claim(session, Invoice, 1) is None
         assert invoices.execute(READ).fetchone() == (1, "open", 0, NEW)
 
+    def test_a_holder_whose_claim_is_of_another_life_claims_again_and_goes_on(self, engine, invoices):
+        recipe = example("sqlalchemy_orm")
+        with Session(engine, info={"fence": OLD}) as session:
+            invoice = recipe.claim(session, Invoice, 1)
+            invoices.execute("SELECT fence_new_life()")
+            invoice.status = "closed"
+            with pytest.raises(sqlalchemy.exc.DBAPIError, check=recipe.must_claim_again) as caught:
+                session.commit()
+            assert not recipe.is_stale(caught.value)
+            session.rollback()
+            invoice = recipe.claim(session, Invoice, 1)
+            assert invoice.status == "open"
+            invoice.status = "closed"
+            session.commit()
+        assert invoices.execute(READ).fetchone() == (1, "closed", 0, OLD)
+
     def test_the_pooled_connection_hands_no_pass_to_the_next_session(self, engine, invoices):
         recipe = example("sqlalchemy_orm")
         with Session(engine, info={"fence": OLD}) as session:
@@ -258,6 +274,19 @@ class TestDjango:
             invoice.save(force_update=True)
         assert recipe.claim(DjangoInvoice, 1, OLD) is None
         assert invoices.execute(READ).fetchone() == (1, "open", 0, NEW)
+
+    def test_a_holder_whose_claim_is_of_another_life_claims_again_and_goes_on(self, invoices):
+        recipe = example("django_orm")
+        invoice = recipe.claim(DjangoInvoice, 1, OLD)
+        invoices.execute("SELECT fence_new_life()")
+        invoice.status = "closed"
+        with pytest.raises(DatabaseError, check=recipe.must_claim_again) as caught, recipe.fenced(OLD):
+            invoice.save(force_update=True)
+        assert not recipe.is_stale(caught.value)
+        assert recipe.claim(DjangoInvoice, 1, OLD).status == "open"
+        with recipe.fenced(OLD):
+            invoice.save(force_update=True)
+        assert invoices.execute(READ).fetchone() == (1, "closed", 0, OLD)
 
     def test_the_kept_connection_hands_no_pass_to_the_next_request(self, invoices):
         recipe = example("django_orm")

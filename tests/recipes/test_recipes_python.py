@@ -439,7 +439,7 @@ class TestLeader:
             options = {"lease_ms": 1_000, "round_s": 0.01, **options}
             used = Broken(client, *options.pop("broken", ()))
             work = work or (lambda fence, lost: None)
-            made = example("leader").Candidate(used, connect(), "scheduler", identity, work, **options)
+            made = example("leader").Candidate(used, connect, "scheduler", identity, work, **options)
             made.losses, stop = [], threading.Event()
             thread = threading.Thread(target=run, args=(made, stop))
             thread.start()
