@@ -169,10 +169,16 @@ pub(crate) fn count_stolen(lock: LockName, owner: &[u8], fence: Fence) {
     STATS.lost.borrow_mut().note(lock, owner, fence);
 }
 
-/// Counts a call of somebody who does not hold the lock: as `late` when it did until it lost the lease.
-pub(crate) fn count_lost(lost: Lost, lock: LockName, caller: Caller, late: Count, unknown: Count) {
+/// Counts an extension by somebody who does not hold the lock: as late when it did until it lost the lease.
+pub(crate) fn count_lost_extension(lost: Lost, lock: LockName, caller: Caller) {
     let is_late = STATS.lost.borrow().is_late(lost, lock, caller.owner, caller.fence);
-    count_for(lock, if is_late { late } else { unknown });
+    count_for(lock, if is_late { Count::LateExtensions } else { Count::UnknownExtensions });
+}
+
+/// The same for a release; a second one is not late.
+pub(crate) fn count_lost_release(lost: Lost, lock: LockName, caller: Caller) {
+    let is_late = STATS.lost.borrow_mut().release_late(lost, lock, caller.owner, caller.fence);
+    count_for(lock, if is_late { Count::LateReleases } else { Count::UnknownReleases });
 }
 
 /// Takes note of how long a lock was held.

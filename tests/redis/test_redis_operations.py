@@ -78,6 +78,11 @@ def run_out(lines, *options):
     eventually(lambda: lines.control.call("EXISTS", "k"), 0)
 
 
+def run_out_with_delay(lines):
+    fence = call(lines, "ACQUIRE", "k", "A", 20, "DELAY", LONG_MS)
+    eventually(lambda: call(lines, "CHECK", "k", fence), 0)
+
+
 def evict(lines):
     lines.control.call("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
     lines.control.call_all(("CONFIG", "SET", "maxmemory", "1"), ("PING",), ("CONFIG", "SET", "maxmemory", "0"))
@@ -116,6 +121,14 @@ MOVES = {
     "a late release": (
         lambda lines: (run_out(lines), call(lines, "RELEASE", "k", "A")),
         {"grants": 1, "ran-out": 1, "late-releases": 1},
+    ),
+    "a second late release": (
+        lambda lines: (run_out(lines), [call(lines, "RELEASE", "k", "A") for _ in range(2)], call(lines, "EXTEND", "k", "A", LONG_MS)),
+        {"grants": 1, "ran-out": 1, "late-releases": 1, "unknown-releases": 1, "unknown-extensions": 1},
+    ),
+    "a second late release during the delay": (
+        lambda lines: (run_out_with_delay(lines), [call(lines, "RELEASE", "k", "A") for _ in range(2)]),
+        {"grants": 1, "ran-out": 1, "late-releases": 1, "unknown-releases": 1},
     ),
     "a late release of the successor's lock": (
         lambda lines: (

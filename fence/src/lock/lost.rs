@@ -17,8 +17,8 @@ const CHAINS: usize = 2_048;
 
 const _: () = assert!(KEPT.is_power_of_two());
 
-/// A ring of holds. Each has a number, one above that of the hold before. Old ones leave their chain unseen: the end of a
-/// chain is the first number that is too old.
+/// A ring of holds. Each has a number, one above that of the hold before. Old ones leave their chain unseen: a chain ends
+/// before the first number that is too old.
 #[derive(Default)]
 pub struct LostHolds {
     ring: Vec<Entry>,
@@ -32,9 +32,13 @@ pub struct LostHolds {
 struct Entry {
     hash: u64,
     fence: Fence,
-    /// The number of the one before it in its chain; 0 where there is none.
-    before: u64,
+    /// How many numbers before it the next of its chain is; 0 where there is none.
+    back: u32,
+    /// Its holder has released it, late.
+    released: bool,
 }
+
+const _: () = assert!(size_of::<Entry>() == 24 && KEPT <= u32::MAX as usize);
 
 impl LostHolds {
     /// Notes a hold that was lost.
@@ -44,38 +48,56 @@ impl LostHolds {
         }
         self.last += 1;
         let hash = hash(lock, owner);
-        let entry = Entry { hash, fence, before: std::mem::replace(&mut self.newest[chain_of(hash)], self.last) };
+        let before = std::mem::replace(&mut self.newest[chain_of(hash)], self.last);
+        let back = if self.is_kept(before) { (self.last - before) as u32 } else { 0 };
+        let entry = Entry { hash, fence, back, released: false };
         match self.ring.get_mut(cell_of(self.last)) {
             Some(oldest) => *oldest = entry,
             None => self.ring.push(entry),
         }
     }
 
-    /// Whether a caller that does not hold the lock is late: it held the lock and lost it. `fence` is that of the call, if
-    /// it names one.
+    /// Whether an extension by a caller that does not hold the lock is late: it held the lock, lost it, and has not released
+    /// it since. `fence` is that of the call, if it names one.
     pub fn is_late(&self, lost: Lost, lock: LockName, owner: &[u8], fence: Option<Fence>) -> bool {
-        lost == Lost::Expired || self.contains(lock, owner, fence)
+        match self.find(lock, owner, fence) {
+            Some(cell) => !self.ring[cell].released,
+            None => lost == Lost::Expired,
+        }
     }
 
-    fn contains(&self, lock: LockName, owner: &[u8], fence: Option<Fence>) -> bool {
-        if self.newest.is_empty() {
-            return false;
+    /// The same for a release, which is late once for each hold.
+    pub fn release_late(&mut self, lost: Lost, lock: LockName, owner: &[u8], fence: Option<Fence>) -> bool {
+        match self.find(lock, owner, fence) {
+            Some(cell) => !std::mem::replace(&mut self.ring[cell].released, true),
+            None => lost == Lost::Expired,
         }
+    }
+
+    /// Where the newest hold of a caller is that is kept.
+    fn find(&self, lock: LockName, owner: &[u8], fence: Option<Fence>) -> Option<usize> {
         let hash = hash(lock, owner);
-        let mut number = self.newest[chain_of(hash)];
-        while let Some(entry) = self.entry(number) {
+        let mut number = *self.newest.get(chain_of(hash))?;
+        while self.is_kept(number) {
+            let cell = cell_of(number);
+            let entry = self.ring.get(cell)?;
             if entry.hash == hash && fence.is_none_or(|fence| fence == entry.fence) {
-                return true;
+                return Some(cell);
             }
-            number = entry.before;
+            number = entry.before(number)?;
         }
-        false
+        None
     }
 
-    /// The hold of a number, if it is still kept.
-    fn entry(&self, number: u64) -> Option<&Entry> {
-        let is_kept = number != 0 && self.last - number < KEPT as u64;
-        self.ring.get(cell_of(number)).filter(|_| is_kept)
+    fn is_kept(&self, number: u64) -> bool {
+        number != 0 && self.last - number < KEPT as u64
+    }
+}
+
+impl Entry {
+    /// The number of the hold before this one in its chain.
+    fn before(&self, number: u64) -> Option<u64> {
+        (self.back != 0).then(|| number - u64::from(self.back))
     }
 }
 
@@ -119,6 +141,18 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_is_released_late_once() {
+        let mut lost = LostHolds::default();
+        lost.note(K, b"a", fence(7));
+        assert!(lost.is_late(Lost::Expired, K, b"a", None) && lost.release_late(Lost::Expired, K, b"a", None));
+        assert!(!lost.is_late(Lost::Expired, K, b"a", None) && !lost.release_late(Lost::Expired, K, b"a", None));
+        assert!(!lost.release_late(Lost::Gone, K, b"a", None) && !lost.release_late(Lost::Gone, K, b"a", Some(fence(7))));
+        lost.note(K, b"a", fence(8));
+        assert!(!lost.release_late(Lost::Gone, K, b"a", Some(fence(7))) && lost.release_late(Lost::Gone, K, b"a", Some(fence(8))));
+        assert!(lost.release_late(Lost::Expired, K, b"b", None) && !lost.release_late(Lost::Gone, K, b"b", None));
+    }
+
+    #[test]
     fn all_are_found_while_there_is_room() {
         let mut lost = LostHolds::default();
         let owners: Vec<[u8; 1]> = (1..100).map(|owner| [owner]).collect();
@@ -135,9 +169,9 @@ mod tests {
         for number in 1..=KEPT as u64 {
             lost.note(LockName { db: 0, name: &number.to_le_bytes() }, b"owner", fence(number));
         }
-        let next = |&number: &u64| lost.entry(number).map(|entry| entry.before).filter(|&before| before != 0);
+        let next = |&number: &u64| lost.ring[cell_of(number)].before(number).filter(|&before| lost.is_kept(before));
         let length = |&newest: &u64| std::iter::successors(Some(newest), next).count();
-        let longest = lost.newest.iter().map(length).max();
+        let longest = lost.newest.iter().filter(|&&newest| newest != 0).map(length).max();
         assert!(longest.is_some_and(|longest| longest <= 4 * KEPT / CHAINS), "{longest:?}");
     }
 
@@ -153,7 +187,7 @@ mod tests {
         }
         for number in 1..=count {
             let name = name(if number % 3 == 0 { 0 } else { number });
-            let found = lost.contains(LockName { db: 0, name: &name }, b"owner", Some(fence(number)));
+            let found = lost.is_late(Lost::Gone, LockName { db: 0, name: &name }, b"owner", Some(fence(number)));
             assert_eq!(found, number > count - KEPT as u64, "{number}");
         }
         assert_eq!(lost.ring.len(), KEPT);

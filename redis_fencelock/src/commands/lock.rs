@@ -141,7 +141,7 @@ fn extend(ctx: Ctx, argv: &Argv) -> CommandResult {
         }
         Ok(Extended::Kept(lease)) => Ok(Reply::Integer(lease.left(clocks.steady_us).0)),
         Err(lost) => {
-            counters::count_lost(lost, slot.lock(), request.caller, Count::LateExtensions, Count::UnknownExtensions);
+            counters::count_lost_extension(lost, slot.lock(), request.caller);
             Ok(Reply::Integer(0))
         }
     }
@@ -164,7 +164,7 @@ fn release(ctx: Ctx, argv: &Argv) -> CommandResult {
         // Who gave up never knew whether it held the lock.
         Err(_) if queued => Ok(Reply::Integer(u64::from(left_queue))),
         Err(lost) => {
-            counters::count_lost(lost, lock, caller, Count::LateReleases, Count::UnknownReleases);
+            counters::count_lost_release(lost, lock, caller);
             Ok(Reply::Integer(0))
         }
     }
