@@ -34,14 +34,17 @@ use crate::table::tables;
 
 pgrx::pg_module_magic!(name, version);
 
-/// Called by the server when it loads the library.
+/// Called by the server when it loads the library. A cancel waits until that is done: the server would call this again,
+/// and allows nothing of it twice.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    settings::define();
-    tables::watch_changes();
-    passes::watch_transactions();
-    memory::reserve();
-    life::loaded();
+    session::without_cancels(|| {
+        settings::define();
+        tables::watch_changes();
+        passes::watch_transactions();
+        memory::reserve();
+        life::loaded();
+    });
 }
 
 /// A function as error texts name it.

@@ -407,3 +407,20 @@ def test_nobody_but_its_owner_begins_a_life_unless_it_is_granted(db):
         assert outcome(db, "SELECT fence_life()") == 1
     finally:
         db.execute("RESET ROLE; DROP ROLE clerk")
+
+
+def test_a_library_whose_loading_is_cancelled_is_loaded_by_the_next_call(pg, dsn):
+    """The planner evaluates both functions: the one leaves a cancel pending, and the other loads the library, which warns of a
+    setting that it does not know. The server looks for cancels at each warning."""
+    with psycopg.connect(dsn, autocommit=True) as db:
+        db.execute(TABLES.replace("CREATE EXTENSION pg_fence;", ""))
+        db.execute("""
+            CREATE FUNCTION cancel(pid int) RETURNS bool IMMUTABLE STRICT LANGUAGE internal AS 'pg_cancel_backend';
+            CREATE FUNCTION use(fence bigint) RETURNS bigint IMMUTABLE STRICT LANGUAGE c AS '$libdir/pg_fence', 'pg_fence_use'""")
+    with psycopg.connect(dsn, autocommit=True) as db:
+        db.execute("SET pg_fence.unknown = 1")
+        assert outcome(db, f"SELECT cancel({db.info.backend_pid}) AND use(5) = 5") == "57014"
+        db.execute("SELECT fenced_claim_json('guarded', 1, 5)")
+        assert outcome(db, "UPDATE guarded SET v = 1 WHERE id = 1", "SELECT fence_use(5)") == 1
+        assert outcome(db, "UPDATE guarded SET v = 1 WHERE id = 1") == "LF003"
+        assert db.execute("SHOW pg_fence.check_life").fetchone() == ("on",)

@@ -183,6 +183,18 @@ pub(crate) fn forget_analyses() {
     unsafe { pg_sys::ResetPlanCache() };
 }
 
+/// Does something during which the server acts on no cancel and no termination. It does so at the next occasion after it.
+pub(crate) fn without_cancels<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: a counter of this process.
+    let held = unsafe { pg_sys::InterruptHoldoffCount };
+    // SAFETY: the same; an error that is not caught sets it to zero.
+    unsafe { pg_sys::InterruptHoldoffCount = held + 1 };
+    let answer = act();
+    // SAFETY: the same. It is not counted down, because an error that `act` has caught has set it to zero, too.
+    unsafe { pg_sys::InterruptHoldoffCount = held };
+    answer
+}
+
 /// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end
 /// of the session pass through.
 pub(crate) fn unless_refused<T>(
