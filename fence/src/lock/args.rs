@@ -56,8 +56,15 @@ pub enum BadArgument<'a> {
         /// Its largest value.
         max: u64,
     },
-    /// An owner of this many bytes.
-    OwnerLength(usize),
+    /// A name or an owner of so many bytes.
+    Length {
+        /// The argument.
+        name: &'static str,
+        /// How many bytes it may have.
+        max: usize,
+        /// How many it has.
+        bytes: usize,
+    },
     /// Not an option of the command.
     UnknownOption(&'a [u8]),
     /// An option that is given twice.
@@ -66,8 +73,13 @@ pub enum BadArgument<'a> {
     NoValue(&'static str),
     /// Two options that exclude each other.
     Exclusive(&'static str, &'static str),
-    /// A wait of 0. The longest wait is given.
-    NoWait(u64),
+    /// A wait of 0.
+    NoWait {
+        /// The argument.
+        name: &'static str,
+        /// The longest wait.
+        max: u64,
+    },
     /// Not one of these words.
     NoneOf {
         /// The argument.
@@ -88,7 +100,7 @@ impl fmt::Display for BadArgument<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             BadArgument::Number { name, min, max } => write!(f, "{name} must be an integer from {min} to {max}"),
-            BadArgument::OwnerLength(length) => write!(f, "owner must have 1 to {OWNER_MAX} bytes, not {length}"),
+            BadArgument::Length { name, max, bytes } => write!(f, "{name} must have 1 to {max} bytes, not {bytes}"),
             BadArgument::UnknownOption(word) => {
                 let shown = &word[..word.len().min(SHOWN_MAX)];
                 write!(f, "syntax error: unknown option '{}'", shown.escape_ascii())
@@ -99,8 +111,8 @@ impl fmt::Display for BadArgument<'_> {
                 write!(f, "syntax error: options {one} and {other} exclude each other")
             }
             // To other commands and libraries 0 means "forever", or "do not wait".
-            BadArgument::NoWait(max) => {
-                write!(f, "WAIT must be an integer from 1 to {max}; omit WAIT to be answered at once")
+            BadArgument::NoWait { name, max } => {
+                write!(f, "{name} must be an integer from 1 to {max}; omit {name} to be answered at once")
             }
             BadArgument::NoneOf { name, words } => write!(f, "{name} must be one of {}", words.join(", ")),
             BadArgument::OddFields(count) => write!(f, "field and value must come in pairs, not as {count} arguments"),
@@ -116,20 +128,20 @@ pub fn acquire<'a>(
     options: &[&'a [u8]],
     max_ttl: Millis,
 ) -> Result<Acquire<'a>, BadArgument<'a>> {
-    let owner = owner_of(owner)?;
-    let ttl = span("ttl-ms", ttl, max_ttl)?;
+    let owner = self::owner(owner)?;
+    let ttl = span("ttl-ms", canonical(ttl), max_ttl)?;
     let (mut wait, mut retry, mut max_hold, mut delay, mut ephemeral) = (None, None, None, None, None);
     let mut options = Options(options);
     while let Some(word) = options.next() {
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         if is("WAIT") {
-            once("WAIT", &mut wait, wait_of(options.value("WAIT")?, max_ttl)?)?;
+            once("WAIT", &mut wait, self::wait("WAIT", canonical(options.value("WAIT")?), max_ttl)?)?;
         } else if is("RETRY") {
             once("RETRY", &mut retry, ())?;
         } else if is("MAXHOLD") {
-            once("MAXHOLD", &mut max_hold, span("MAXHOLD", options.value("MAXHOLD")?, max_ttl)?)?;
+            once("MAXHOLD", &mut max_hold, span("MAXHOLD", canonical(options.value("MAXHOLD")?), max_ttl)?)?;
         } else if is("DELAY") {
-            once("DELAY", &mut delay, span("DELAY", options.value("DELAY")?, max_ttl)?)?;
+            once("DELAY", &mut delay, span("DELAY", canonical(options.value("DELAY")?), max_ttl)?)?;
         } else if is("EPHEMERAL") {
             once("EPHEMERAL", &mut ephemeral, ())?;
         } else {
@@ -147,8 +159,8 @@ pub fn extend<'a>(
     options: &[&'a [u8]],
     max_ttl: Millis,
 ) -> Result<Extend<'a>, BadArgument<'a>> {
-    let owner = owner_of(owner)?;
-    let ttl = span("ttl-ms", ttl, max_ttl)?;
+    let owner = self::owner(owner)?;
+    let ttl = span("ttl-ms", canonical(ttl), max_ttl)?;
     let (mut fenced, mut only_longer) = (None, None);
     let mut options = Options(options);
     while let Some(word) = options.next() {
@@ -171,8 +183,8 @@ pub fn steal<'a>(
     options: &[&'a [u8]],
     max_ttl: Millis,
 ) -> Result<Takeover<'a>, BadArgument<'a>> {
-    let owner = owner_of(owner)?;
-    let ttl = span("ttl-ms", ttl, max_ttl)?;
+    let owner = self::owner(owner)?;
+    let ttl = span("ttl-ms", canonical(ttl), max_ttl)?;
     let (mut from, mut max_hold, mut delay) = (None, None, None);
     let mut options = Options(options);
     while let Some(word) = options.next() {
@@ -180,9 +192,9 @@ pub fn steal<'a>(
         if is("FENCE") {
             once("FENCE", &mut from, fence(options.value("FENCE")?)?)?;
         } else if is("MAXHOLD") {
-            once("MAXHOLD", &mut max_hold, span("MAXHOLD", options.value("MAXHOLD")?, max_ttl)?)?;
+            once("MAXHOLD", &mut max_hold, span("MAXHOLD", canonical(options.value("MAXHOLD")?), max_ttl)?)?;
         } else if is("DELAY") {
-            once("DELAY", &mut delay, span("DELAY", options.value("DELAY")?, max_ttl)?)?;
+            once("DELAY", &mut delay, span("DELAY", canonical(options.value("DELAY")?), max_ttl)?)?;
         } else {
             return Err(BadArgument::UnknownOption(word));
         }
@@ -192,7 +204,7 @@ pub fn steal<'a>(
 
 /// Reads `owner [FENCE fence | QUEUED]`.
 pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Release<'a>, BadArgument<'a>> {
-    let owner = owner_of(owner)?;
+    let owner = self::owner(owner)?;
     let (mut fenced, mut queued) = (None, None);
     let mut options = Options(options);
     while let Some(word) = options.next() {
@@ -251,8 +263,12 @@ pub const STAMP: &[u8] = b"fence";
 
 /// Reads a fence.
 pub fn fence(word: &[u8]) -> Result<Fence, BadArgument<'static>> {
-    let bad = BadArgument::Number { name: "fence", min: 1, max: Fence::MAX };
-    canonical(word).and_then(Fence::new).ok_or(bad)
+    fence_number(canonical(word))
+}
+
+/// Checks a fence; `None` is not a number at all.
+pub fn fence_number(number: Option<u64>) -> Result<Fence, BadArgument<'static>> {
+    number.and_then(Fence::new).ok_or(BadArgument::Number { name: "fence", min: 1, max: Fence::MAX })
 }
 
 /// A number with fewer digits than this is below 2^64.
@@ -270,20 +286,29 @@ pub fn canonical(word: &[u8]) -> Option<u64> {
     word.iter().try_fold(0u64, |number, &byte| number.checked_mul(10)?.checked_add(digit(byte)?))
 }
 
-fn owner_of(owner: &[u8]) -> Result<&[u8], BadArgument<'_>> {
-    if owner.is_empty() || owner.len() > OWNER_MAX { Err(BadArgument::OwnerLength(owner.len())) } else { Ok(owner) }
+/// Checks an owner.
+pub fn owner<'a>(owner: &[u8]) -> Result<&[u8], BadArgument<'a>> {
+    length("owner", owner, OWNER_MAX)
 }
 
-fn span<'a>(name: &'static str, word: &[u8], max: Millis) -> Result<Millis, BadArgument<'a>> {
+/// Checks the length of a name.
+pub fn length<'b, 'a>(name: &'static str, word: &'b [u8], max: usize) -> Result<&'b [u8], BadArgument<'a>> {
+    let bytes = word.len();
+    if bytes == 0 || bytes > max { Err(BadArgument::Length { name, max, bytes }) } else { Ok(word) }
+}
+
+/// Checks a span in milliseconds; `None` is not a number at all.
+pub fn span<'a>(name: &'static str, ms: Option<u64>, max: Millis) -> Result<Millis, BadArgument<'a>> {
     let max = max.min(LONGEST).0;
-    canonical(word).filter(|&ms| (1..=max).contains(&ms)).map(Millis).ok_or(BadArgument::Number { name, min: 1, max })
+    ms.filter(|ms| (1..=max).contains(ms)).map(Millis).ok_or(BadArgument::Number { name, min: 1, max })
 }
 
-fn wait_of<'a>(word: &[u8], max: Millis) -> Result<Millis, BadArgument<'a>> {
-    if word == b"0" {
-        return Err(BadArgument::NoWait(max.min(LONGEST).0));
+/// Checks a wait in milliseconds; `None` is not a number at all.
+pub fn wait<'a>(name: &'static str, ms: Option<u64>, max: Millis) -> Result<Millis, BadArgument<'a>> {
+    if ms == Some(0) {
+        return Err(BadArgument::NoWait { name, max: max.min(LONGEST).0 });
     }
-    span("WAIT", word, max)
+    span(name, ms, max)
 }
 
 fn once<'a, T>(name: &'static str, option: &mut Option<T>, value: T) -> Result<(), BadArgument<'a>> {

@@ -10,3 +10,4 @@ pub mod follow;
 pub mod lease;
 pub mod lost;
 pub mod queue;
+pub mod stored;

@@ -30,8 +30,8 @@ fn no_setting_allows_more_than_ten_years() {
 
 #[test]
 fn an_owner_has_1_to_512_bytes() {
-    assert_eq!(release(b"", &[]), Err(BadArgument::OwnerLength(0)));
-    assert_eq!(release(&[0; 513], &[]), Err(BadArgument::OwnerLength(513)));
+    assert_eq!(release(b"", &[]), Err(BadArgument::Length { name: "owner", max: OWNER_MAX, bytes: 0 }));
+    assert_eq!(release(&[0; 513], &[]), Err(BadArgument::Length { name: "owner", max: OWNER_MAX, bytes: 513 }));
     assert!(release(&[0; 512], &[]).is_ok());
 }
 
