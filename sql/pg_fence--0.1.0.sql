@@ -667,6 +667,314 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_guard_reset(text, bigint) IS
 'Stores a fence at a guard whatever is stored, and returns what was; 0 is never stamped.';
 
+-- Leases. Rows are kept after a release. The table and the sequence are written by the functions below alone, which act with
+-- the rights of their owner, whatever the caller may.
+CREATE TABLE fence_internals.leases (
+    name text COLLATE "C" PRIMARY KEY
+        CHECK (pg_catalog.octet_length(name) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(name) OPERATOR(pg_catalog.<=) 1024),
+    owner text COLLATE "C"
+        CHECK (pg_catalog.octet_length(owner) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(owner) OPERATOR(pg_catalog.<=) 512),
+    fence bigint NOT NULL CHECK (fence OPERATOR(pg_catalog.>=) 1::bigint AND fence OPERATOR(pg_catalog.<=) 9007199254740991),
+    granted_us bigint NOT NULL,
+    deadline_us bigint NOT NULL,
+    limit_us bigint NOT NULL,
+    delay_us bigint NOT NULL,
+    epoch bigint NOT NULL,
+    offset_us bigint NOT NULL
+)
+-- Room for the versions of a few cycles beside the rows, which keeps a lock's row on its page.
+WITH (fillfactor = 85);
+
+COMMENT ON TABLE fence_internals.leases IS
+'The locks that were acquired here. Written by the fencelock_* functions alone; the view fencelocks shows it.';
+COMMENT ON COLUMN fence_internals.leases.name IS
+'The name of the lock.';
+COMMENT ON COLUMN fence_internals.leases.owner IS
+'Who has it, or had it until the lease expired; NULL after a release.';
+COMMENT ON COLUMN fence_internals.leases.fence IS
+'The fence of the last grant.';
+COMMENT ON COLUMN fence_internals.leases.granted_us IS
+'When it was granted, in microseconds on the steady clock of the boot.';
+COMMENT ON COLUMN fence_internals.leases.deadline_us IS
+'When the lease ends.';
+COMMENT ON COLUMN fence_internals.leases.limit_us IS
+'The latest deadline that extensions can reach; 9223372036854775807 is none.';
+COMMENT ON COLUMN fence_internals.leases.delay_us IS
+'How long nobody gets the lock after the lease has expired.';
+COMMENT ON COLUMN fence_internals.leases.epoch IS
+'The boot of the host on whose clock the times are; 0 is not known.';
+COMMENT ON COLUMN fence_internals.leases.offset_us IS
+'Unix time less that clock, in microseconds, when the row was written.';
+
+CREATE SEQUENCE fence_internals.lease_fences AS bigint MAXVALUE 9007199254740991;
+
+COMMENT ON SEQUENCE fence_internals.lease_fences IS
+'The last fence that was issued here. Set by fencelock_acquire() and fencelock_raise().';
+
+-- Called once, so that it has a last value from the start.
+SELECT pg_catalog.setval('fence_internals.lease_fences', 1);
+
+-- These nine columns for ever, as those of the guards.
+SELECT pg_catalog.pg_extension_config_dump('fence_internals.leases', '');
+SELECT pg_catalog.pg_extension_config_dump('fence_internals.lease_fences', '');
+
+CREATE FUNCTION fencelock_acquire(
+    lock text,
+    owner text,
+    ttl_ms bigint,
+    wait_ms bigint DEFAULT NULL,
+    retry boolean DEFAULT false,
+    maxhold_ms bigint DEFAULT NULL,
+    delay_ms bigint DEFAULT NULL
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_lease_acquire'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_acquire(text, text, bigint, bigint, boolean, bigint, bigint) IS
+'Acquires a lock and returns its fence; NULL when it is busy, or when the wait has expired.';
+
+CREATE PROCEDURE fencelock_wait(
+    lock text,
+    owner text,
+    ttl_ms bigint,
+    wait_ms bigint,
+    INOUT fence bigint DEFAULT NULL
+)
+AS 'MODULE_PATHNAME', 'pg_fence_lease_wait'
+LANGUAGE c
+SECURITY INVOKER;
+
+COMMENT ON PROCEDURE fencelock_wait(text, text, bigint, bigint, bigint) IS
+'Acquires a lock after a wait that holds back no vacuum; fence is NULL when the wait has expired.';
+
+CREATE FUNCTION fencelock_extend(
+    lock text,
+    owner text,
+    ttl_ms bigint
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_lease_extend'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_extend(text, text, bigint) IS
+'Extends the lease to so many milliseconds from now and returns those that are left; 0 when it is not the caller''s.';
+
+CREATE FUNCTION fencelock_extend(
+    lock text,
+    owner text,
+    ttl_ms bigint,
+    fence bigint
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_lease_extend'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_extend(text, text, bigint, bigint) IS
+'Extends the lease of this fence to so many milliseconds from now and returns those that are left; 0 when it is not the caller''s.';
+
+CREATE FUNCTION fencelock_release(
+    lock text,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_lease_release'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_release(text, text) IS
+'Releases a lock, which is free at COMMIT; false when it is not the caller''s.';
+
+CREATE FUNCTION fencelock_release(
+    lock text,
+    owner text,
+    fence bigint
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_lease_release'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_release(text, text, bigint) IS
+'Releases the lock of this fence, which is free at COMMIT; false when it is not the caller''s.';
+
+CREATE FUNCTION fencelock_check(
+    lock text,
+    fence bigint
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_lease_check'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_check(text, bigint) IS
+'Whether this fence is the live hold of the lock now: a hint.';
+
+CREATE FUNCTION fencelock_inspect(
+    lock text,
+    OUT state text,
+    OUT owner text,
+    OUT fence bigint,
+    OUT ttl_ms bigint,
+    OUT held_ms bigint,
+    OUT maxhold_left_ms bigint,
+    OUT waiters bigint
+)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pg_fence_lease_inspect'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_inspect(text) IS
+'Who has a lock; all NULL when it is free. The owner is for those who may acquire locks.';
+
+CREATE FUNCTION fencelock_raise(
+    fence bigint
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_lease_raise'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_raise(bigint) IS
+'Issues no fence at or below this one from now on, not even after a rollback, and returns the last one.';
+
+CREATE FUNCTION fencelock_free(
+    lock text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_lease_free'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_free(text) IS
+'Ends the lease of whoever has the lock, and the delay after one; false when there was none.';
+
+CREATE FUNCTION fencelock_forget(
+    older_than bigint
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_lease_forget'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fencelock_forget(bigint) IS
+'Removes the rows of free locks with a fence below this one, and returns how many.';
+
+CREATE FUNCTION fence_internals.leases(
+    OUT lock text,
+    OUT state text,
+    OUT owner text,
+    OUT fence bigint,
+    OUT ttl_ms bigint,
+    OUT held_ms bigint,
+    OUT maxhold_left_ms bigint,
+    OUT waiters bigint,
+    OUT queue_classid bigint,
+    OUT queue_objid bigint
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_fence_leases'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 100;
+
+COMMENT ON FUNCTION fence_internals.leases() IS
+'What fencelocks shows.';
+
+CREATE VIEW fencelocks AS
+WITH queues AS MATERIALIZED (
+    -- The head of a queue has it, and may sleep; the others wait for it.
+    SELECT
+        l.classid::bigint AS classid,
+        l.objid::bigint AS objid,
+        pg_catalog.array_agg(l.pid ORDER BY l.granted DESC, l.waitstart) AS pids,
+        pg_catalog.min(COALESCE(l.waitstart, a.query_start)) AS since
+    FROM pg_catalog.pg_locks AS l
+    LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) l.pid
+    WHERE l.locktype OPERATOR(pg_catalog.=) 'userlock'
+        AND l.objsubid OPERATOR(pg_catalog.=) 2::smallint
+        AND l.database OPERATOR(pg_catalog.=) (
+            SELECT d.oid
+            FROM pg_catalog.pg_database AS d
+            WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+        )
+    GROUP BY l.classid, l.objid
+)
+SELECT
+    s.lock,
+    s.state,
+    s.owner,
+    s.fence,
+    s.ttl_ms,
+    s.held_ms,
+    s.maxhold_left_ms,
+    s.waiters,
+    q.pids AS waiting_pids,
+    q.since AS waiting_since
+FROM fence_internals.leases() AS s
+LEFT JOIN queues AS q
+    ON q.classid OPERATOR(pg_catalog.=) s.queue_classid AND q.objid OPERATOR(pg_catalog.=) s.queue_objid;
+
+COMMENT ON VIEW fencelocks IS
+'The locks that are held or in their delay, and who waits for them.';
+COMMENT ON COLUMN fencelocks.lock IS
+'The name of the lock.';
+COMMENT ON COLUMN fencelocks.state IS
+'held, or delay after the lease has expired.';
+COMMENT ON COLUMN fencelocks.owner IS
+'The owner that the holder has chosen; NULL for roles that may neither acquire locks nor read all statistics.';
+COMMENT ON COLUMN fencelocks.fence IS
+'The fence of the grant.';
+COMMENT ON COLUMN fencelocks.ttl_ms IS
+'The milliseconds that are left of the lease.';
+COMMENT ON COLUMN fencelocks.held_ms IS
+'The milliseconds since the grant, or until the lease ended.';
+COMMENT ON COLUMN fencelocks.maxhold_left_ms IS
+'The milliseconds that are left of the longest hold; NULL without one.';
+COMMENT ON COLUMN fencelocks.waiters IS
+'How many sessions wait for the lock.';
+COMMENT ON COLUMN fencelocks.waiting_pids IS
+'Their process IDs, first in, first out.';
+COMMENT ON COLUMN fencelocks.waiting_since IS
+'When the first of them began.';
+
 CREATE FUNCTION fence_protect(
     target regclass,
     fence_column name DEFAULT NULL,
@@ -1090,10 +1398,10 @@ BEGIN
                 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid,
                 c.oid
             FROM pg_catalog.pg_class AS c
-            WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v']::pg_catalog."char"[])
+            WHERE c.relkind OPERATOR(pg_catalog.=) ANY (ARRAY['r', 'v', 'S']::pg_catalog."char"[])
             UNION ALL
             SELECT
-                'FUNCTION',
+                'ROUTINE',
                 p.oid::pg_catalog.regprocedure::pg_catalog.text,
                 p.proowner,
                 COALESCE(p.proacl, pg_catalog.acldefault('f', p.proowner)),
@@ -1197,3 +1505,41 @@ GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO @extowner@ WITH GRANT OP
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO pg_database_owner WITH GRANT OPTION;
+
+-- As those of the guards. Unlike an advisory lock a lease costs room, outlives its session and keeps others out for
+-- pg_fence.max_ttl.
+GRANT SELECT, INSERT ON TABLE fence_internals.leases TO @extowner@;
+GRANT SELECT, INSERT ON TABLE fence_internals.leases TO pg_database_owner;
+GRANT SELECT, UPDATE ON SEQUENCE fence_internals.lease_fences TO @extowner@;
+GRANT SELECT, UPDATE ON SEQUENCE fence_internals.lease_fences TO pg_database_owner;
+
+GRANT EXECUTE ON FUNCTION fencelock_acquire(text, text, bigint, bigint, boolean, bigint, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_acquire(text, text, bigint, bigint, boolean, bigint, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON PROCEDURE fencelock_wait(text, text, bigint, bigint, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON PROCEDURE fencelock_wait(text, text, bigint, bigint, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_extend(text, text, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_extend(text, text, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_extend(text, text, bigint, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_extend(text, text, bigint, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_release(text, text) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_release(text, text) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_release(text, text, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_release(text, text, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_check(text, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_check(text, bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_inspect(text) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_inspect(text) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_raise(bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_raise(bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_free(text) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_free(text) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_forget(bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fencelock_forget(bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_internals.leases() TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_internals.leases() TO pg_database_owner WITH GRANT OPTION;
+GRANT SELECT ON TABLE fencelocks TO @extowner@ WITH GRANT OPTION;
+GRANT SELECT ON TABLE fencelocks TO pg_database_owner WITH GRANT OPTION;
+
+GRANT EXECUTE ON FUNCTION fencelock_inspect(text) TO pg_monitor;
+GRANT EXECUTE ON FUNCTION fence_internals.leases() TO pg_monitor;
+GRANT SELECT ON TABLE fencelocks TO pg_monitor;

@@ -6,6 +6,7 @@
 
 mod errors;
 mod guard;
+mod lease;
 mod life;
 mod protect;
 mod row;
@@ -18,6 +19,7 @@ mod version;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
+use crate::lease::{acquire, holder, operators, wake, watch};
 use crate::protect::functions;
 use crate::protect::passes;
 use crate::protect::refuse;
@@ -43,6 +45,8 @@ pub extern "C-unwind" fn _PG_init() {
         tables::watch_changes();
         passes::watch_transactions();
         memory::reserve();
+        lease::watch_changes();
+        wake::watch_transactions();
         life::loaded();
     });
 }
@@ -104,6 +108,16 @@ sql_functions! {
     pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard, refuse_on_standby;
     pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget, refuse_on_standby;
     pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset, refuse_on_standby;
+    pg_fence_lease_acquire, pg_finfo_pg_fence_lease_acquire => acquire::fencelock_acquire, refuse_on_standby;
+    pg_fence_lease_wait, pg_finfo_pg_fence_lease_wait => acquire::fencelock_wait, refuse_on_standby;
+    pg_fence_lease_extend, pg_finfo_pg_fence_lease_extend => holder::fencelock_extend, refuse_on_standby;
+    pg_fence_lease_release, pg_finfo_pg_fence_lease_release => holder::fencelock_release, refuse_on_standby;
+    pg_fence_lease_check, pg_finfo_pg_fence_lease_check => watch::fencelock_check;
+    pg_fence_lease_inspect, pg_finfo_pg_fence_lease_inspect => watch::fencelock_inspect;
+    pg_fence_leases, pg_finfo_pg_fence_leases => watch::leases;
+    pg_fence_lease_raise, pg_finfo_pg_fence_lease_raise => operators::fencelock_raise, refuse_on_standby;
+    pg_fence_lease_free, pg_finfo_pg_fence_lease_free => operators::fencelock_free, refuse_on_standby;
+    pg_fence_lease_forget, pg_finfo_pg_fence_lease_forget => operators::fencelock_forget, refuse_on_standby;
     pg_fence_protect, pg_finfo_pg_fence_protect => triggers::fence_protect, refuse_on_standby;
     pg_fence_unprotect, pg_finfo_pg_fence_unprotect => triggers::fence_unprotect, refuse_on_standby;
     pg_fence_use, pg_finfo_pg_fence_use => functions::fence_use;

@@ -5,6 +5,7 @@
 use crate::errors::{FenceProblem, Refused};
 use crate::server::session;
 use crate::table::relation::{Column, Table};
+use fence::lock::lease::{LONGEST, Millis};
 use fence::{Brought, Fence, FenceLimits, FenceRefused};
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::pg_sys;
@@ -18,6 +19,14 @@ const DEFAULT_MAX_FENCE_AHEAD_S: i32 = (Brought::ByClaim.ahead_us() / US_PER_S) 
 static MAX_FENCE_AHEAD_S: GucSetting<i32> = GucSetting::<i32>::new(DEFAULT_MAX_FENCE_AHEAD_S);
 static TRACK: GucSetting<bool> = GucSetting::<bool>::new(true);
 static CHECK_LIFE: GucSetting<bool> = GucSetting::<bool>::new(true);
+const DEFAULT_MAX_TTL_S: i32 = 24 * 60 * 60;
+const LONGEST_S: i32 = (LONGEST.0 / 1_000) as i32;
+const _: () = assert!(LONGEST.0 / 1_000 <= i32::MAX as u64);
+static MAX_TTL_S: GucSetting<i32> = GucSetting::<i32>::new(DEFAULT_MAX_TTL_S);
+/// Each waiter has a connection of its own, of which a pool has some ten.
+const DEFAULT_MAX_WAITERS: i32 = 10;
+static MAX_WAITERS: GucSetting<i32> = GucSetting::<i32>::new(DEFAULT_MAX_WAITERS);
+static LEASE_IN_TRANSACTION: GucSetting<bool> = GucSetting::<bool>::new(false);
 const PLAN_MEMORY_KB: i32 = 16 * 1024;
 static PLAN_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(PLAN_MEMORY_KB);
 static MAX_FENCE_TEXT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"9007199254740991"));
@@ -63,6 +72,34 @@ pub(crate) fn define() {
         i32::MAX,
         GucContext::Suset,
         GucFlags::UNIT_KB,
+    );
+    GucRegistry::define_int_guc(
+        c"pg_fence.max_ttl",
+        c"The longest lease, wait, longest hold and delay that fencelock_acquire() accepts.",
+        c"A lease of a client that is gone keeps its lock for as long.",
+        &MAX_TTL_S,
+        1,
+        LONGEST_S,
+        GucContext::Suset,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"pg_fence.max_waiters_per_lock",
+        c"How many sessions may wait for a lock at the same time; one more is answered at once.",
+        c"Each of them has a connection to the server, which a pool lacks meanwhile.",
+        &MAX_WAITERS,
+        0,
+        i32::MAX,
+        GucContext::Suset,
+        GucFlags::empty(),
+    );
+    GucRegistry::define_bool_guc(
+        c"pg_fence.lease_in_transaction",
+        c"Whether locks may be acquired, extended and released in a transaction block.",
+        c"Until COMMIT such a lock is busy, even past its ttl.",
+        &LEASE_IN_TRANSACTION,
+        GucContext::Userset,
+        GucFlags::empty(),
     );
     // SAFETY: both hooks are guarded, so no panic leaves them, and neither raises an error.
     unsafe {
@@ -129,6 +166,21 @@ pub(crate) fn tracks() -> bool {
 /// `pg_fence.check_life`.
 pub(crate) fn checks_life() -> bool {
     CHECK_LIFE.get()
+}
+
+/// `pg_fence.max_ttl`.
+pub(crate) fn max_ttl() -> Millis {
+    Millis(u64::try_from(MAX_TTL_S.get()).unwrap_or(0) * 1_000)
+}
+
+/// `pg_fence.max_waiters_per_lock`.
+pub(crate) fn max_waiters() -> usize {
+    usize::try_from(MAX_WAITERS.get()).unwrap_or(0)
+}
+
+/// `pg_fence.lease_in_transaction`.
+pub(crate) fn leases_in_transaction() -> bool {
+    LEASE_IN_TRANSACTION.get()
 }
 
 /// `pg_fence.plan_memory` in bytes.

@@ -28,13 +28,16 @@ def test_the_defaults_are_two_days_and_two_to_the_53_less_one(t):
     assert t.execute("SHOW pg_fence.max_fence").fetchone() == ("9007199254740991",)
 
 
-def test_the_settings_are_described_and_for_superusers(t):
+def test_the_settings_are_described_and_for_superusers_but_the_one_that_opens_nothing(t):
     t.execute(CLAIM, (1,))
     settings = "SELECT name, context, unit, short_desc <> '' FROM pg_settings WHERE name LIKE 'pg_fence.%' ORDER BY 1"
     assert t.execute(settings).fetchall() == [
         ("pg_fence.check_life", "superuser", None, True),
+        ("pg_fence.lease_in_transaction", "user", None, True),
         ("pg_fence.max_fence", "superuser", None, True),
         ("pg_fence.max_fence_ahead", "superuser", "s", True),
+        ("pg_fence.max_ttl", "superuser", "s", True),
+        ("pg_fence.max_waiters_per_lock", "superuser", None, True),
         ("pg_fence.plan_memory", "superuser", "kB", True),
         ("pg_fence.track", "superuser", None, True),
     ]
@@ -177,9 +180,9 @@ def test_every_function_says_what_it_is(t):
     assert len(functions) >= 16
     for name, volatility, parallel, strict, definer, _, defaults, comment, public in functions:
         said = (volatility, parallel, strict, definer, defaults, public)
-        is_granted_on = "guard" in name or "new_life" in name or "fence_internals.stat(" in name or "pg_stat" in name
+        is_granted_on = re.search(r"guard|new_life|fence_internals\.stat\(|pg_stat|fencelock_|fence_internals\.leases\(", name) is not None
         # The functions of rows that are called all the time have no default: they are there without the argument.
-        defaults_of = {"fence_reset": 1, "fence_protect": 4}
+        defaults_of = {"fence_reset": 1, "fence_protect": 4, "fencelock_acquire": 4, "fencelock_wait": 1}
         assert (name, said) == (name, ("v", "u", False, False, defaults_of.get(name.partition("(")[0], 0), not is_granted_on))
         assert comment and comment[0].isupper() and comment.endswith("."), name
 
@@ -196,6 +199,7 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
     assert [name.removeprefix("fence_internals.") for (name,) in kept] == [
         "in_life(xid)",
         "keep_newer()",
+        "leases()",
         "refuse()",
         "refuse_guards()",
         "refuses_delete(oid,tid,xid,bigint,text)",
@@ -206,6 +210,9 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
     ]
     columns = t.execute("SELECT attname, atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'fence_internals.guards'::regclass AND attnum > 0 ORDER BY attnum").fetchall()
     assert columns == [("resource", "text"), ("fence", "bigint"), ("owner", "text")]
+    columns = t.execute("SELECT attname, atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'fence_internals.leases'::regclass AND attnum > 0 ORDER BY attnum").fetchall()
+    assert columns[:2] == [("name", "text"), ("owner", "text")]
+    assert columns[2:] == [(name, "bigint") for name in ("fence", "granted_us", "deadline_us", "limit_us", "delay_us", "epoch", "offset_us")]
     usage = "SELECT has_schema_privilege('public', 'fence_internals', 'USAGE'), has_schema_privilege('public', 'fence_internals', 'CREATE')"
     assert t.execute(usage).fetchone() == (True, False)
 
@@ -251,6 +258,13 @@ STANDBY_CALLS = {
     "fence_life": "SELECT fence_life()",
     "fence_new_life": "SELECT fence_new_life()",
     "fence_guard_forget": "SELECT fence_guard_forget(5)",
+    "fencelock_acquire": "SELECT fencelock_acquire('l', 'o', 1)",
+    "fencelock_wait": "CALL fencelock_wait('l', 'o', 1, 1)",
+    "fencelock_extend": "SELECT fencelock_extend('l', 'o', 1)",
+    "fencelock_release": "SELECT fencelock_release('l', 'o')",
+    "fencelock_raise": "SELECT fencelock_raise(1)",
+    "fencelock_free": "SELECT fencelock_free('l')",
+    "fencelock_forget": "SELECT fencelock_forget(1)",
     "fence_protect": "SELECT fence_protect('t')",
     "fence_unprotect": "SELECT fence_unprotect('t')",
 }

@@ -4,6 +4,7 @@
 //! stays once it is released.
 
 use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem, Refused, UnfencedWrite};
+use fence::lock::args::BadArgument;
 use std::ffi::CStr;
 
 impl Refused {
@@ -53,6 +54,16 @@ impl Refused {
             Refused::ManyInUse { .. } => c"too_many_fences_in_use",
             Refused::Version { .. } => c"version_mismatch",
             Refused::NoBlock { .. } => c"no_transaction_block",
+            Refused::Argument(BadArgument::Length { .. }) => c"argument_length",
+            Refused::Argument(BadArgument::NoWait { .. }) => c"wait_zero",
+            Refused::Argument(_) => c"argument_range",
+            Refused::LeaseInBlock { .. } => c"lease_in_transaction_block",
+            Refused::ManyWaiters { .. } => c"too_many_waiters",
+            Refused::LockTimeout => c"lease_lock_timeout",
+            Refused::FencesUsedUp => c"fences_used_up",
+            Refused::StoredFenceAhead => c"stored_fence_ahead_of_clock",
+            Refused::RaiseAhead { .. } => c"raise_ahead_of_clock",
+            Refused::LeaseTable(_) => c"lease_table_unusable",
             Refused::NotATrigger => c"not_a_trigger",
         }
     }

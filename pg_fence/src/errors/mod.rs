@@ -10,6 +10,7 @@ mod texts;
 
 use crate::server::catalog::RelationName;
 use fence::Fence;
+use fence::lock::args::BadArgument;
 use pg_forms::text;
 use pgrx::pg_sys::Oid;
 use std::ffi::{CString, c_int};
@@ -95,6 +96,22 @@ pub(crate) enum Refused {
     Version { library: &'static str, sql: CString },
     /// What ends with its transaction is called outside a transaction block.
     NoBlock { function: &'static str },
+    /// An argument is out of range.
+    Argument(BadArgument<'static>),
+    /// A lock is acquired, extended or released in a transaction block.
+    LeaseInBlock { function: &'static str },
+    /// As many wait for the lock as may.
+    ManyWaiters { max: usize },
+    /// The wait was longer than `lock_timeout`.
+    LockTimeout,
+    /// Every fence has been issued.
+    FencesUsedUp,
+    /// The last fence of the lock is one that no server can have admitted.
+    StoredFenceAhead,
+    /// The fences are to be raised too far.
+    RaiseAhead { fence: Fence, max: u64 },
+    /// The table of the leases is gone or altered: what is wrong with it.
+    LeaseTable(&'static str),
     /// The table of the guards is to be protected.
     GuardTable,
     /// A write to the table of the guards that is not one of their functions'.

@@ -3,6 +3,7 @@
 use crate::errors::{Refused, UnfencedWrite};
 use crate::server::catalog::RelationName;
 use crate::server::log::Report;
+use fence::{Brought, Fence};
 use pg_forms::text;
 
 /// What to do about a stale fence. The sentence after it names the other cause: fences of two locks cannot be compared.
@@ -253,6 +254,37 @@ impl Refused {
                     ])
                     .hint(text!["Send BEGIN first, and COMMIT after the statements that it is for."])
             }
+            Refused::Argument(problem) => Report::new("22023", text![problem.to_string().as_str()]),
+            Refused::LeaseInBlock { function } => {
+                Report::new("25001", text![function, " cannot run inside a transaction block"])
+                    .detail(text!["Until COMMIT the lock is busy for everybody else, even past its ttl."])
+                    .hint(text![
+                        "Call it in autocommit. To use it in a block, set pg_fence.lease_in_transaction to on."
+                    ])
+            }
+            Refused::ManyWaiters { max } => Report::new("53400", text!["too many waiters for this lock"])
+                .detail(text!["pg_fence.max_waiters_per_lock is ", max, "; each waiter has a connection of its own."])
+                .hint(text!["Try again later, or without wait_ms."]),
+            Refused::LockTimeout => Report::new("55P03", text!["canceling statement due to lock timeout"]),
+            Refused::FencesUsedUp => Report::new("54000", text!["all fences up to ", Fence::MAX, " are issued"]),
+            Refused::StoredFenceAhead => {
+                Report::new("55000", text!["the stored fence of this lock is too far ahead of the clock"])
+                    .detail(text!["No server has issued it: a restore or a write by hand brought it."])
+                    .hint(text!["Call fencelock_free(), which removes it."])
+            }
+            Refused::RaiseAhead { fence, max } => {
+                Report::new("22023", text!["fence ", fence, " is too far ahead of the clock"])
+                    .detail(text![
+                        "The largest fence to which fences can be raised now is ",
+                        max,
+                        ": the clock and ",
+                        Brought::ByRaise.ahead_in_words(),
+                        "."
+                    ])
+                    .hint(text!["Compare the clocks of the lock servers."])
+            }
+            Refused::LeaseTable(problem) => Report::new("55000", text!["table \"fence_internals.leases\" ", problem])
+                .hint(text!["Create the extension again."]),
             Refused::GuardTable => Report::new("55000", text!["table \"fence_internals.guards\" cannot be protected"])
                 .detail(text![
                     "Only fenced_guard() and the fence_guard functions write it; a trigger refuses every other write."

@@ -11,7 +11,7 @@ use crate::row::key::Key;
 use crate::row::reset;
 use crate::server::call::{Arguments, Call, Reply};
 use crate::server::catalog;
-use crate::server::locks::{LockMode, NamedLock};
+use crate::server::locks::{LockMode, NamedLock, Purpose};
 use crate::server::rights::{self, AsOwner};
 use crate::server::session::{self, MainThread};
 use crate::server::spi::Connection;
@@ -113,7 +113,7 @@ impl Guard {
         let table = tables::open(oid)?;
         let key = Key::read(&table, resource)?;
         let resource = resource.text();
-        let lock = NamedLock::of(resource.to_bytes());
+        let lock = NamedLock::of(Purpose::Guard, resource.to_bytes());
         Ok(Guard { table, resource, key, lock, caller, _owner: owner })
     }
 

@@ -6,6 +6,8 @@ use crate::errors::Refused;
 use crate::server::catalog;
 use crate::server::json::Document;
 use crate::server::query::{self, MadeFor};
+use crate::server::raw;
+use crate::server::text::Bytes;
 use crate::server::types::{self, Value};
 use fence::Fence;
 use pgrx::pg_sys::{self, Datum, FunctionCallInfo, Oid};
@@ -141,6 +143,31 @@ impl Call {
         unsafe { query::made_for(self.0) }
     }
 
+    /// A record of the columns that the function's declaration says; `None` is null.
+    pub(crate) fn record(&self, fields: &[Option<Datum>]) -> Reply {
+        let mut values: Vec<Datum> = fields.iter().map(|field| field.unwrap_or(Datum::null())).collect();
+        let mut nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
+        let mut descriptor: pg_sys::TupleDesc = std::ptr::null_mut();
+        // SAFETY: the function is declared with OUT arguments, of which there is a value of the declared type each.
+        unsafe {
+            pg_sys::get_call_result_type(self.0, std::ptr::null_mut(), &mut descriptor);
+            let descriptor = pg_sys::BlessTupleDesc(descriptor);
+            let tuple = raw::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Reply::Value(raw::HeapTupleHeaderGetDatum((*tuple).t_data))
+        }
+    }
+
+    /// Whether the call is a CALL after which the transaction may end: COMMIT would be allowed in it.
+    pub(crate) fn may_commit(&self) -> bool {
+        // SAFETY: a procedure is called with such a context, which a tag identifies.
+        unsafe {
+            (*self.0).context.as_ref().is_some_and(|context| {
+                context.type_ == pg_sys::NodeTag::T_CallContext
+                    && !(*(&raw const *context).cast::<pg_sys::CallContext>()).atomic
+            })
+        }
+    }
+
     /// Gives the reply to the server.
     pub(crate) fn answer(self, reply: Reply) -> Datum {
         // SAFETY: writing the fields of the call that are there for it. Where the function returns rows, the server
@@ -236,7 +263,7 @@ impl<'c> Arguments<'c> {
     }
 
     /// Whether the signature that is called has another argument.
-    fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         // SAFETY: the server says how many arguments there are.
         let count = usize::try_from(unsafe { (*self.call.0).nargs }).unwrap_or(0);
         self.next < count
@@ -252,6 +279,17 @@ impl<'c> Arguments<'c> {
     pub(crate) fn text(&mut self) -> Option<Value> {
         // SAFETY: the argument is declared text and lives as long as the call.
         self.datum().map(|datum| unsafe { Value::new(datum, pg_sys::TEXTOID) })
+    }
+
+    /// A text as its bytes, or `None` when it is null.
+    pub(crate) fn bytes(&mut self) -> Option<Bytes<'c>> {
+        // SAFETY: the argument is declared text and lives as long as the call.
+        self.datum().map(|datum| unsafe { Bytes::of(datum) })
+    }
+
+    /// A boolean, or `None` when it is null.
+    pub(crate) fn truth(&mut self) -> Option<bool> {
+        self.datum().map(|datum| datum.value() & 0xff != 0)
     }
 
     /// The text of a node tree of the catalog, or `None` when it is null.

@@ -34,6 +34,12 @@ pub(crate) fn at_subtransaction_end(act: fn(SubtransactionEnd)) {
     unsafe { pg_sys::RegisterSubXactCallback(Some(subtransaction_ended), act as *mut c_void) };
 }
 
+/// Has a function called when the locks of a transaction are given back, with whether it has committed or was prepared.
+pub(crate) fn after_locks(act: fn(bool)) {
+    // SAFETY: the callback gets the function back, which is never unloaded.
+    unsafe { pg_sys::RegisterResourceReleaseCallback(Some(locks_released), act as *mut c_void) };
+}
+
 /// Has a function called with the oid of each relation that has changed; with none for all of them.
 pub(crate) fn at_relation_change(act: fn(Option<Oid>)) {
     // SAFETY: the callback gets the function back, which is never unloaded.
@@ -104,6 +110,19 @@ unsafe extern "C-unwind" fn subtransaction_ended(
     };
     // SAFETY: the function that was registered.
     unsafe { std::mem::transmute::<*mut c_void, fn(SubtransactionEnd)>(act)(end) };
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn locks_released(
+    phase: pg_sys::ResourceReleasePhase::Type,
+    is_commit: bool,
+    is_transaction: bool,
+    act: *mut c_void,
+) {
+    if is_transaction && phase == pg_sys::ResourceReleasePhase::RESOURCE_RELEASE_AFTER_LOCKS {
+        // SAFETY: the function that was registered.
+        unsafe { std::mem::transmute::<*mut c_void, fn(bool)>(act)(is_commit) };
+    }
 }
 
 #[pg_guard]

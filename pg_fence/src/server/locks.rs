@@ -3,6 +3,8 @@
 //! Not row locks: this queue is first in, first out, and takes no room in a table.
 
 use crate::server::session;
+use crate::server::sleep::Sleeper;
+use crate::server::subtransaction;
 use crate::server::text;
 use pgrx::pg_sys::{self, Oid};
 
@@ -57,15 +59,31 @@ pub(crate) enum LockMode {
     Alone,
 }
 
+/// What a lock on a name is for. One name has one of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub(crate) enum Purpose {
+    /// The guard of this name.
+    Guard = 0,
+    /// The row of this lock's lease.
+    Lease = 1,
+    /// The queue of those who wait for this lock.
+    Queue = 2,
+    /// The last fence that was issued.
+    Fences = 3,
+}
+
+const OF_THE_SESSION: bool = false;
+
 impl NamedLock {
     /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
-    pub(crate) fn of(name: &[u8]) -> NamedLock {
+    pub(crate) fn of(purpose: Purpose, name: &[u8]) -> NamedLock {
         let hash = text::hash(name);
         NamedLock(pg_sys::LOCKTAG {
             locktag_field1: session::database(),
             locktag_field2: (hash >> 32) as u32,
             locktag_field3: hash as u32,
-            locktag_field4: 0,
+            locktag_field4: purpose as u16,
             locktag_type: pg_sys::LockTagType::LOCKTAG_USERLOCK as u8,
             locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
         })
@@ -73,17 +91,76 @@ impl NamedLock {
 
     /// Takes the lock; waits behind all earlier requests that conflict.
     pub(crate) fn take(&self, mode: LockMode) {
-        const OF_THE_SESSION: bool = false;
-        const DO_NOT_WAIT: bool = false;
-        // SAFETY: the tag is complete. The server raises an error where the wait ends without the lock.
-        unsafe { pg_sys::LockAcquire(&self.0, mode.number(), OF_THE_SESSION, DO_NOT_WAIT) };
+        self.acquire(mode, false);
+    }
+
+    /// Takes the lock if nobody has it in a way that conflicts. Answers whether.
+    pub(crate) fn try_take(&self, mode: LockMode) -> bool {
+        self.acquire(mode, true)
+    }
+
+    /// Takes the lock alone, and waits for it for so many milliseconds at most. Answers whether.
+    pub(crate) fn take_within(&self, ms: i32) -> bool {
+        subtransaction::or_lock_timeout(ms, || self.take(LockMode::Alone))
     }
 
     /// Releases what one `take` took.
     pub(crate) fn release(&self, mode: LockMode) {
-        const OF_THE_SESSION: bool = false;
         // SAFETY: the tag is complete; the caller holds the lock in this mode.
-        unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) };
+        of_the_transaction(|| unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) });
+    }
+
+    /// Whether this transaction has it alone.
+    pub(crate) fn is_mine(&self) -> bool {
+        let mode = LockMode::Alone.number();
+        // SAFETY: it reads the locks of the backend.
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        return unsafe { pg_sys::LockHeldByMe(&self.0, mode) };
+        // SAFETY: as above.
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        return unsafe { pg_sys::LockHeldByMe(&self.0, mode, false) };
+    }
+
+    /// How many have it or wait for it.
+    pub(crate) fn requests(&self) -> usize {
+        // SAFETY: it reads the lock table.
+        usize::try_from(unsafe { pg_sys::LockWaiterCount(&self.0) }).unwrap_or(0)
+    }
+
+    /// The others who have it.
+    pub(crate) fn holders(&self) -> Vec<Sleeper> {
+        let mut count = 0;
+        // SAFETY: the server gives an array of so many entries.
+        unsafe {
+            let found = pg_sys::GetLockConflicts(&self.0, LockMode::Alone.number(), &mut count);
+            let count = usize::try_from(count).unwrap_or(0);
+            (0..count).filter_map(|n| Sleeper::of(&*found.add(n))).collect()
+        }
+    }
+
+    /// What distinguishes it in `pg_locks`: classid and objid.
+    pub(crate) fn numbers(&self) -> [u32; 2] {
+        [self.0.locktag_field2, self.0.locktag_field3]
+    }
+
+    fn acquire(&self, mode: LockMode, at_once: bool) -> bool {
+        // SAFETY: the tag is complete. The server raises an error where the wait ends without the lock.
+        let answer =
+            of_the_transaction(|| unsafe { pg_sys::LockAcquire(&self.0, mode.number(), OF_THE_SESSION, at_once) });
+        answer != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL
+    }
+}
+
+/// Runs what takes or releases a lock for the transaction and not for the query: there lie the locks of a subtransaction that
+/// ended, and under another owner they cannot be released.
+fn of_the_transaction<T>(act: impl FnOnce() -> T) -> T {
+    // SAFETY: the owner is the one that the transaction has. Where an error unwinds, the server sets it anew.
+    unsafe {
+        let before = pg_sys::CurrentResourceOwner;
+        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
+        let answer = act();
+        pg_sys::CurrentResourceOwner = before;
+        answer
     }
 }
 

@@ -3,9 +3,11 @@
 //! Not the statements (`table`). Every function must run in the backend's one thread, inside a transaction; so does
 //! everything that calls it.
 
+pub(crate) mod boot;
 pub(crate) mod call;
 pub(crate) mod callbacks;
 pub(crate) mod catalog;
+pub(crate) mod heap;
 pub(crate) mod json;
 pub(crate) mod locks;
 pub(crate) mod log;
@@ -16,9 +18,12 @@ pub(crate) mod raw;
 pub(crate) mod relation;
 pub(crate) mod rights;
 pub(crate) mod segment;
+pub(crate) mod sequence;
 pub(crate) mod session;
+pub(crate) mod sleep;
 pub(crate) mod spi;
 pub(crate) mod stored;
+pub(crate) mod subtransaction;
 pub(crate) mod text;
 pub(crate) mod trigger;
 pub(crate) mod types;

@@ -26,6 +26,13 @@ pub(crate) struct PrimaryKey {
     pub(crate) columns: Vec<IndexColumn>,
 }
 
+/// An index.
+pub(crate) struct Index {
+    pub(crate) oid: Oid,
+    /// Whether it is a B-tree in which each text of the first column is at most once, compared byte for byte.
+    pub(crate) is_unique_on_first_text: bool,
+}
+
 /// A column of an index.
 pub(crate) struct IndexColumn {
     /// Its number in the table.
@@ -151,6 +158,24 @@ impl OpenRelation {
             };
             pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
             Some(key)
+        }
+    }
+
+    /// Its index, where it has one alone. The relation is locked, so its indexes stay.
+    pub(crate) fn only_index(&self) -> Option<Index> {
+        let [oid] = self.indexes()[..] else { return None };
+        // SAFETY: the index stays; it has an entry for each column, and is closed again.
+        unsafe {
+            let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+            let (form, class) = (&*(*index).rd_index, &*(*index).rd_rel);
+            let is_unique = form.indisprimary && form.indimmediate && form.indisvalid && !form.indisexclusion;
+            let is_on_first = form.indnatts == 1 && *form.indkey.values.as_ptr() == 1;
+            let is_of_bytes =
+                *(*index).rd_opcintype == pg_sys::TEXTOID && *(*index).rd_indcollation == pg_sys::C_COLLATION_OID;
+            let is_b_tree = class.relam == pg_sys::BTREE_AM_OID;
+            let found = Index { oid, is_unique_on_first_text: is_unique && is_on_first && is_of_bytes && is_b_tree };
+            pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
+            Some(found)
         }
     }
 

@@ -1,9 +1,11 @@
 //! The backend: its one thread, its clock, its transaction.
 
 use crate::server::raw;
+use crate::server::subtransaction;
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
 use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -138,6 +140,36 @@ pub(crate) fn is_in_transaction_block() -> bool {
     }
 }
 
+/// Whether the client has begun a transaction block that goes on after its statement: BEGIN, or several statements in one
+/// message. A function in autocommit is in none, nor is one with subtransactions of its own, as far as the server shows it: of
+/// those only a savepoint that was there before the statement says that there is a block.
+pub(crate) fn is_in_clients_block() -> bool {
+    const OUTERMOST: i32 = 1;
+    // SAFETY: reading variables of the backend; the portal that runs stays while it does.
+    unsafe {
+        if pg_sys::GetCurrentTransactionNestLevel() <= OUTERMOST {
+            return pg_sys::IsTransactionBlock();
+        }
+        clients_portal().as_ref().is_none_or(|portal| portal.createLevel > OUTERMOST)
+    }
+}
+
+/// Gives up the snapshots that the client's statement has for its result, as COMMIT in a procedure does.
+///
+/// # Safety
+///
+/// The statement is a CALL that is not atomic.
+pub(crate) unsafe fn give_up_result_snapshot() {
+    // SAFETY: the snapshot, where there is one, is registered with the portal's owner.
+    unsafe {
+        let Some(portal) = clients_portal().as_mut() else { return };
+        if !portal.holdSnapshot.is_null() && !portal.resowner.is_null() {
+            pg_sys::UnregisterSnapshotFromOwner(portal.holdSnapshot, portal.resowner);
+            portal.holdSnapshot = std::ptr::null_mut();
+        }
+    }
+}
+
 /// The portal that runs the client's statement. While a cursor of a function or of DO runs, that is the active one, and
 /// the client's is the one without a name: no cursor can have none.
 fn clients_portal() -> pg_sys::Portal {
@@ -157,6 +189,13 @@ pub(crate) fn refuse_when_read_only(function: &CStr) {
             pg_sys::PreventCommandIfReadOnly(function.as_ptr());
         }
     }
+}
+
+/// `lock_timeout` in microseconds, where there is one.
+pub(crate) fn lock_timeout_us() -> Option<u64> {
+    // SAFETY: reading a setting of the backend.
+    let ms = unsafe { pg_sys::LockTimeout };
+    u64::try_from(ms).ok().filter(|&ms| ms > 0).map(|ms| ms * 1_000)
 }
 
 /// Whether all statements of the transaction read by one snapshot: REPEATABLE READ or SERIALIZABLE.
@@ -197,42 +236,15 @@ pub(crate) fn without_cancels<T>(act: impl FnOnce() -> T) -> T {
 
 /// What `act` gives, or `None` when the server refused it with an error, which then has no effect. A cancel and the end
 /// of the session pass through.
-pub(crate) fn unless_refused<T>(
-    act: impl FnOnce() -> T + std::panic::UnwindSafe + std::panic::RefUnwindSafe,
-) -> Option<T> {
+pub(crate) fn unless_refused<T>(act: impl FnOnce() -> T + UnwindSafe + RefUnwindSafe) -> Option<T> {
     use pgrx::PgSqlErrorCode::{ERRCODE_ADMIN_SHUTDOWN, ERRCODE_CRASH_SHUTDOWN, ERRCODE_QUERY_CANCELED};
-    // SAFETY: a savepoint is begun and ended around the call, on either way out; context and owner are those of before.
-    unsafe {
-        if pg_sys::IsInParallelMode() {
-            return None;
-        }
-        let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
-        pg_sys::BeginInternalSubTransaction(std::ptr::null());
-        pg_sys::MemoryContextSwitchTo(context);
-        let back = move || {
-            pg_sys::MemoryContextSwitchTo(context);
-            pg_sys::CurrentResourceOwner = owner;
-        };
-        pgrx::PgTryBuilder::new(|| {
-            let answer = act();
-            pg_sys::ReleaseCurrentSubTransaction();
-            Some(answer)
-        })
-        .catch_others(|cause| {
-            pg_sys::RollbackAndReleaseCurrentSubTransaction();
-            back();
-            let code = match &cause {
-                pg_sys::panic::CaughtError::PostgresError(report) => Some(report.sql_error_code()),
-                _ => None,
-            };
-            match code {
-                Some(ERRCODE_QUERY_CANCELED | ERRCODE_ADMIN_SHUTDOWN | ERRCODE_CRASH_SHUTDOWN) | None => {
-                    cause.rethrow()
-                }
-                Some(_) => None,
-            }
-        })
-        .finally(back)
-        .execute()
+    // SAFETY: reading a state of the backend.
+    if unsafe { pg_sys::IsInParallelMode() } {
+        return None;
     }
+    let or = |cause| match subtransaction::sql_error_code(&cause) {
+        Some(ERRCODE_QUERY_CANCELED | ERRCODE_ADMIN_SHUTDOWN | ERRCODE_CRASH_SHUTDOWN) | None => cause.rethrow(),
+        Some(_) => None,
+    };
+    subtransaction::attempt(|| Some(act()), or)
 }

@@ -73,10 +73,12 @@ impl Drop for Stored {
     }
 }
 
-fn block(tid: &Tid) -> u32 {
+/// The number of its block.
+pub(crate) fn block(tid: &Tid) -> u32 {
     u32::from(tid.ip_blkid.bi_hi) << 16 | u32::from(tid.ip_blkid.bi_lo)
 }
 
-fn is_tid(tid: &Tid) -> bool {
+/// Whether it can be the place of a version: what stands for none, and what a row that moved away is left with, is not.
+pub(crate) fn is_tid(tid: &Tid) -> bool {
     tid.ip_posid != 0 && block(tid) != pg_sys::InvalidBlockNumber
 }

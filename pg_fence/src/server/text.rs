@@ -1,7 +1,45 @@
 //! Text as the encoding of the database sees it.
 
-use pgrx::pg_sys;
+use pgrx::pg_sys::{self, Datum};
 use std::ffi::CStr;
+
+/// A text as its bytes, neither compressed nor elsewhere. It lives as long as the memory of the call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bytes<'c> {
+    datum: Datum,
+    bytes: &'c [u8],
+}
+
+impl<'c> Bytes<'c> {
+    /// Takes a text.
+    ///
+    /// # Safety
+    ///
+    /// The datum is a text that lives so long, in memory of the call or of a page that is pinned.
+    pub(crate) unsafe fn of(datum: Datum) -> Bytes<'c> {
+        // SAFETY: as the caller promises; the server unpacks the text into memory of the call where it must.
+        unsafe {
+            let text = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
+            let bytes = std::slice::from_raw_parts(pgrx::vardata_any(text).cast(), pgrx::varsize_any_exhdr(text));
+            Bytes { datum: Datum::from(text), bytes }
+        }
+    }
+
+    /// A new text of these bytes.
+    pub(crate) fn copy(bytes: &[u8]) -> Bytes<'c> {
+        let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);
+        // SAFETY: as many bytes are copied as there are, into memory of the call.
+        unsafe { Bytes::of(Datum::from(pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), length))) }
+    }
+
+    pub(crate) fn bytes(&self) -> &'c [u8] {
+        self.bytes
+    }
+
+    pub(crate) fn datum(&self) -> Datum {
+        self.datum
+    }
+}
 
 /// A hash of bytes, the same in all processes of the server.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
