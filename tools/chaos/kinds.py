@@ -3,8 +3,9 @@
 from harness.redis_server import server_version
 
 from .cluster import Down, Moves
+from .lossy import Lossy
 from .pair import Pair
-from .world import PACE_S, World
+from .world import World
 
 _ANYWHERE = ["freeze_redis", "freeze_worker", "freeze_network", "cut_connections", "drop_replies_of_redis"]
 _WITH_POSTGRES = [*_ANYWHERE, "freeze_postgres", "drop_replies_of_postgres", "kill_postgres"]
@@ -19,9 +20,13 @@ FAULTS = {
     "classic": _MOVES,
     "atomic": _MOVES,
     "down": [*_ANYWHERE, "go_down"],
+    "pg-failover": ["fail_over"],
+    "pg-restore": ["restore"],
+    "pg-crash": ["crash"],
 }
 KINDS = tuple(FAULTS)
 _WORLDS = {"clocks": Pair, "renamed": Pair, "classic": Moves, "atomic": Moves, "down": Down}
+_WORLDS.update(dict.fromkeys(("pg-failover", "pg-restore", "pg-crash"), Lossy))
 
 
 def unable(kind):
@@ -38,7 +43,7 @@ def world(kind, seed, **habits):
     return _WORLDS.get(kind, World)(kind, seed, **habits)
 
 
-def record(kind, seed, seconds, pace_s=PACE_S):
-    """One run with all the faults of its kind."""
+def record(kind, seed, seconds, **pace):
+    """One run with all the faults of its kind. `pace_s`: the shortest and the longest time between two; else the kind's own."""
     with world(kind, seed) as made:
-        return made.record(seconds, FAULTS[kind], pace_s)
+        return made.record(seconds, FAULTS[kind], **pace)
