@@ -20,8 +20,10 @@ use std::io::{BufRead, Write};
 
 use fence::life::ReadIn;
 use fence::lock::args::{self, BadArgument};
+use fence::lock::awaits::{self, Awaits, Found, Judge, Stored};
+use fence::lock::ending::Ending;
 use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Lease, Now, State, Stolen, Terms};
-use fence::lock::queue::{LockName, Queues};
+use fence::lock::queue::{LockName, Queues, Ticket};
 use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
 use fence::{Brought, Fence, FenceLimits, Issuer};
 
@@ -49,6 +51,10 @@ struct World {
     queues: Queues<Waiter>,
     /// The deadlines of those who wait, for the next moment at which something ends.
     waits: BTreeMap<u32, (u64, Bytes)>,
+    /// Connections that await the end of a hold.
+    awaits: Awaits<u32>,
+    /// Until when, and their places.
+    awaiting: BTreeMap<u32, (u64, Ticket)>,
     bound: BTreeMap<Fence, (u32, Bytes)>,
     hashes: BTreeMap<Bytes, BTreeMap<Bytes, Bytes>>,
     rows: BTreeMap<String, i64>,
@@ -107,6 +113,8 @@ impl World {
             locks: BTreeMap::new(),
             queues: Queues::new(ORIGIN_US),
             waits: BTreeMap::new(),
+            awaits: Awaits::new(ORIGIN_US),
+            awaiting: BTreeMap::new(),
             bound: BTreeMap::new(),
             hashes: BTreeMap::new(),
             rows: BTreeMap::new(),
@@ -155,6 +163,7 @@ impl World {
     fn ends(&self) -> impl Iterator<Item = u64> {
         let leases = self.locks.values().flat_map(|(lease, _)| [lease.deadline_us, lease.free_us()]);
         let waits = self.waits.values().map(|&(until_us, _)| until_us);
+        let waits = waits.chain(self.awaiting.values().map(|&(until_us, _)| until_us));
         leases.chain(waits).filter(|&end_us| end_us > self.steady_us)
     }
 
@@ -172,11 +181,27 @@ impl World {
             self.settle(&key);
         }
         let now_us = self.steady_us;
+        let over = self.locks.iter().filter(|(_, (lease, _))| !lease.is_live(now_us));
+        for (key, lease) in over.map(|(key, &(lease, _))| (key.clone(), lease)).collect::<Vec<_>>() {
+            self.end(&key, lease.fence, lease.ending(now_us));
+        }
         self.locks.retain(|_, (lease, _)| lease.state(now_us) != State::Free);
+        // Last: null is the answer of a hold that has not ended.
+        while let Some(connection) = self.awaits.pop_expired(now_us, &mut budget) {
+            self.tell(connection, "nil".into());
+        }
+    }
+
+    /// The hold of `fence` has ended.
+    fn end(&mut self, key: &[u8], fence: Fence, ending: Ending) {
+        for connection in self.awaits.end(lock(key), fence) {
+            self.tell(connection, ending.word().into());
+        }
     }
 
     fn tell(&mut self, connection: u32, reply: String) {
         self.waits.remove(&connection);
+        self.awaiting.remove(&connection);
         self.told.push((connection, reply));
     }
 
@@ -203,7 +228,9 @@ impl World {
         if lease.ephemeral {
             self.bound.insert(lease.fence, (connection, key.into()));
         }
-        self.locks.insert(key.into(), (lease, owner.into()));
+        if let Some((before, _)) = self.locks.insert(key.into(), (lease, owner.into())) {
+            self.end(key, before.fence, before.ending(self.steady_us));
+        }
     }
 
     fn call(&mut self, connection: u32, words: &[&[u8]]) -> Result<String, String> {
@@ -228,10 +255,16 @@ impl World {
                 let now = self.now();
                 match lease::steal(hold, takeover, &mut self.issuer, now) {
                     Ok(Stolen::Granted(lease)) => {
+                        if let Some(before) = hold {
+                            self.end(key, before.lease.fence, before.lease.ending_by_steal(now_us));
+                        }
                         self.store(key, lease, owner, connection);
                         return Ok(lease.fence.to_string());
                     }
-                    Ok(Stolen::Delayed(lease)) => self.locks.get_mut(key).unwrap().0 = lease,
+                    Ok(Stolen::Delayed(lease)) => {
+                        self.end(key, lease.fence, Ending::Stolen);
+                        self.locks.get_mut(key).unwrap().0 = lease;
+                    }
                     Err(_) => {}
                 }
                 Ok("nil".into())
@@ -244,14 +277,30 @@ impl World {
                 if lease::release(hold, caller, now_us).is_err() {
                     return Ok(u8::from(left_queue).to_string());
                 }
-                if !self.serve(key) {
-                    self.locks.remove(key);
+                if !self.serve(key)
+                    && let Some((lease, _)) = self.locks.remove(key)
+                {
+                    self.end(key, lease.fence, lease.ending(now_us));
                 }
                 Ok("1".into())
             }
             [b"FENCELOCK.CHECK", _, fence] => {
                 let fence = args::fence(fence).map_err(bad)?;
                 Ok(u8::from(hold.is_some_and(|hold| hold.lease.is_live_hold_of(fence, now_us))).to_string())
+            }
+            [b"FENCELOCK.AWAIT", key, fence, ms] => {
+                let args::Await { fence, wait } = args::await_end(fence, ms, MAX_TTL).map_err(bad)?;
+                let stored = hold.map(|hold| Stored { lease: hold.lease, is_over: false });
+                let last = self.issuer.last();
+                match awaits::find(stored, fence, last, Judge::Clock(now_us)) {
+                    Found::Over => return Ok(Ending::Unknown.word().into()),
+                    Found::Ahead => return Err(format!("ERR fence {fence} is above {last}, the last one issued")),
+                    Found::Live => {}
+                }
+                let until_us = now_us + wait.as_micros();
+                let ticket = self.awaits.join(lock(key), fence, false, until_us, connection).unwrap();
+                self.awaiting.insert(connection, (until_us, ticket));
+                Ok("waits".into())
             }
             [b"FENCELOCK.INSPECT", key] => Ok(hold.map_or("nil".into(), |hold| self.inspect(key, hold))),
             [b"FENCELOCK.RAISE", fence] => {
@@ -265,7 +314,11 @@ impl World {
             }
             [b"DEL", key] => {
                 let hash = self.hashes.remove(key).is_some();
-                Ok(u8::from(self.locks.remove(key).is_some() || hash).to_string())
+                let lock = self.locks.remove(key);
+                if let Some((lease, _)) = &lock {
+                    self.end(key, lease.fence, Ending::Deleted);
+                }
+                Ok(u8::from(lock.is_some() || hash).to_string())
             }
             [b"HSET", resource, b"fence", text] => {
                 let fields = self.hashes.entry(resource.into()).or_default();
@@ -375,6 +428,9 @@ impl World {
 
     /// The connection is gone: it waits no more, and its ephemeral leases expire.
     fn close(&mut self, connection: u32) {
+        if let Some((_, ticket)) = self.awaiting.remove(&connection) {
+            self.awaits.leave(ticket);
+        }
         if let Some((_, key)) = self.waits.remove(&connection) {
             let mut others = Vec::new();
             // Queues know owners, not connections: take all out and put the others back in their order.

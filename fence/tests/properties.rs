@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use fence::life::ReadIn;
+use fence::lock::awaits::Awaits;
 use fence::lock::codec::{Clocks, ENCODED_MAX, Notes, Reading, Route, Stamp, decode, encode};
 use fence::lock::ending::Ending;
 use fence::lock::follow::Follower;
@@ -67,6 +68,57 @@ struct Listed {
     id: u32,
     lock: u8,
     owner: u8,
+    deadline_us: u64,
+    ticket: Ticket,
+}
+
+#[derive(Clone, Debug)]
+enum AwaitStep {
+    Join {
+        lock: u8,
+        fence: u64,
+        is_ahead: bool,
+        after_us: u64,
+    },
+    Leave {
+        which: usize,
+    },
+    End {
+        lock: u8,
+        fence: u64,
+    },
+    Arrive {
+        lock: u8,
+        fence: u64,
+    },
+    /// Every fence up to this one is known.
+    Pass {
+        last: u64,
+    },
+    Advance {
+        by_us: u64,
+    },
+}
+
+fn await_step() -> impl Strategy<Value = AwaitStep> {
+    let (lock, fence) = (0..3u8, 1..6u64);
+    prop_oneof![
+        5 => (lock.clone(), fence.clone(), any::<bool>(), 0..50_000u64)
+            .prop_map(|(lock, fence, is_ahead, after_us)| AwaitStep::Join { lock, fence, is_ahead, after_us }),
+        2 => any::<usize>().prop_map(|which| AwaitStep::Leave { which }),
+        2 => (lock.clone(), fence.clone()).prop_map(|(lock, fence)| AwaitStep::End { lock, fence }),
+        1 => (lock, fence.clone()).prop_map(|(lock, fence)| AwaitStep::Arrive { lock, fence }),
+        1 => fence.prop_map(|last| AwaitStep::Pass { last }),
+        2 => (0..20_000u64).prop_map(|by_us| AwaitStep::Advance { by_us }),
+    ]
+}
+
+/// An awaiter as the plain list has it.
+#[derive(Clone, Debug)]
+struct Awaiting {
+    id: u32,
+    lock: u8,
+    fence: u64,
     deadline_us: u64,
     ticket: Ticket,
 }
@@ -267,6 +319,82 @@ proptest! {
             prop_assert_eq!(queues.len(), list.len());
             for lock in 0..3 {
                 prop_assert_eq!(queues.waiting(name(lock)), list.iter().filter(|listed| listed.lock == lock).count());
+            }
+        }
+    }
+
+    #[test]
+    fn the_awaits_agree_with_a_plain_list(steps in prop::collection::vec(await_step(), 1..60)) {
+        let mut awaits = Awaits::new(ORIGIN_US);
+        let mut list: Vec<Awaiting> = Vec::new();
+        // Locks with fences that are ahead.
+        let mut ahead: Vec<(u64, u8)> = Vec::new();
+        let mut now_us = ORIGIN_US;
+        let names: Vec<Vec<u8>> = (0..3u8).map(|lock| vec![lock]).collect();
+        let name = |lock: u8| LockName { db: i32::from(lock % 2), name: &names[lock as usize] };
+        let number = |fence: u64| Fence::new(fence).unwrap();
+        for (id, step) in (0u32..).zip(steps) {
+            let mut gone: Vec<u32> = Vec::new();
+            let mut expected: Vec<u32> = Vec::new();
+            match step {
+                AwaitStep::Join { lock, fence, is_ahead, after_us } => {
+                    let deadline_us = now_us + after_us;
+                    let ticket = awaits.join(name(lock), number(fence), is_ahead, deadline_us, id).unwrap();
+                    list.push(Awaiting { id, lock, fence, deadline_us, ticket });
+                    if is_ahead && !ahead.contains(&(fence, lock)) {
+                        ahead.push((fence, lock));
+                    }
+                }
+                AwaitStep::Leave { which } => if !list.is_empty() {
+                    let left = list[which % list.len()].clone();
+                    gone.extend(awaits.leave(left.ticket));
+                    prop_assert_eq!(awaits.leave(left.ticket), None);
+                    expected.push(left.id);
+                },
+                AwaitStep::End { lock, fence } => {
+                    gone = awaits.end(name(lock), number(fence));
+                    expected = list.iter().filter(|one| (one.lock, one.fence) == (lock, fence)).map(|one| one.id).collect();
+                }
+                AwaitStep::Arrive { lock, fence } => {
+                    awaits.arrive(name(lock), number(fence));
+                    ahead.retain(|&(one, of)| (one, of) != (fence, lock));
+                }
+                AwaitStep::Pass { last } => {
+                    while let Some(passed) = awaits.pop_passed(last) {
+                        gone.extend(passed);
+                    }
+                    gone.sort_unstable();
+                    let is_passed = |one: &&Awaiting| one.fence <= last && ahead.contains(&(one.fence, one.lock));
+                    expected = list.iter().filter(is_passed).map(|one| one.id).collect();
+                }
+                AwaitStep::Advance { by_us } => {
+                    now_us += by_us;
+                    while let Some(id) = awaits.pop_expired(now_us, &mut usize::MAX.clone()) {
+                        gone.push(id);
+                    }
+                    gone.sort_unstable();
+                    expected = gone.clone();
+                    let is_late = |one: &&Awaiting| one.deadline_us + TICK_US <= now_us;
+                    prop_assert!(list.iter().filter(is_late).all(|one| gone.contains(&one.id)));
+                    let is_early = |one: &&Awaiting| one.deadline_us > now_us;
+                    prop_assert!(list.iter().filter(is_early).all(|one| !gone.contains(&one.id)));
+                }
+            }
+            prop_assert_eq!(&gone, &expected);
+            list.retain(|one| !gone.contains(&one.id));
+            // What was ahead is forgotten with the last that awaited it.
+            ahead.retain(|&(fence, lock)| list.iter().any(|one| (one.fence, one.lock) == (fence, lock)));
+            prop_assert_eq!((awaits.len(), awaits.is_empty()), (list.len(), list.is_empty()));
+            for lock in 0..3 {
+                let mut others: Vec<u64> = list.iter().filter(|one| one.lock == lock && one.fence != 3).map(|one| one.fence).collect();
+                others.retain(|&fence| !ahead.contains(&(fence, lock)));
+                others.sort_unstable();
+                others.dedup();
+                let found: Vec<u64> = awaits.others(name(lock), Fence::new(3)).into_iter().map(Fence::get).collect();
+                prop_assert_eq!(found, others);
+            }
+            for fence in 1..6 {
+                prop_assert_eq!(awaits.awaits(number(fence)), list.iter().any(|one| one.fence == fence));
             }
         }
     }

@@ -17,12 +17,15 @@ use crate::ffi::{Ctx, Position, ServerInfo, Setting, Str, callback, warn};
 const DEFAULT_MAX_TTL: Millis = Millis(24 * 3_600 * 1_000);
 /// The most waiters of one lock unless configured: more than a server has connections by default, tenfold.
 const DEFAULT_MAX_WAITERS: u64 = 100_000;
+/// The most clients that await the end of a hold unless configured: some 400 MB, most of it the server's own.
+const DEFAULT_MAX_AWAITERS: u64 = 10_000;
 
 static CONFIG: MainThread<Config> = MainThread::new(Config {
     fence_clock: Cell::new(true),
     save_last_fence: Cell::new(true),
     max_ttl: Cell::new(DEFAULT_MAX_TTL),
     max_waiters: Cell::new(DEFAULT_MAX_WAITERS),
+    max_awaiters: Cell::new(DEFAULT_MAX_AWAITERS),
     warned: Cell::new(Warned { evicts: false, loses_fence: false }),
     check_due: Cell::new(false),
 });
@@ -32,6 +35,7 @@ struct Config {
     save_last_fence: Cell<bool>,
     max_ttl: Cell<Millis>,
     max_waiters: Cell<u64>,
+    max_awaiters: Cell<u64>,
     warned: Cell<Warned>,
     /// The settings of the server are to be checked.
     check_due: Cell<bool>,
@@ -49,6 +53,11 @@ pub(crate) fn max_ttl() -> Millis {
 /// The most waiters of one lock.
 pub(crate) fn max_waiters() -> u64 {
     CONFIG.max_waiters.get()
+}
+
+/// The most clients that await the end of a hold, of any lock.
+pub(crate) fn max_awaiters() -> u64 {
+    CONFIG.max_awaiters.get()
 }
 
 /// Whether snapshots and rewritten append-only files carry the last issued fence.
@@ -77,7 +86,7 @@ struct Number {
     set: fn(u64),
 }
 
-const NUMBERS: [Number; 3] = [
+const NUMBERS: [Number; 4] = [
     Number {
         name: c"max-ttl-ms",
         min: 1,
@@ -92,6 +101,13 @@ const NUMBERS: [Number; 3] = [
         get: max_waiters,
         set: |most| CONFIG.max_waiters.set(most),
     },
+    Number {
+        name: c"max-awaiters",
+        min: 0,
+        max: 10_000_000,
+        get: max_awaiters,
+        set: |most| CONFIG.max_awaiters.set(most),
+    },
     Number { name: c"stats-names", min: 0, max: counters::NAMES_MAX, get: counters::names, set: counters::set_names },
 ];
 
@@ -102,6 +118,7 @@ pub(crate) fn set_defaults() {
     }
     CONFIG.max_ttl.set(DEFAULT_MAX_TTL);
     CONFIG.max_waiters.set(DEFAULT_MAX_WAITERS);
+    CONFIG.max_awaiters.set(DEFAULT_MAX_AWAITERS);
     counters::set_names(counters::DEFAULT_NAMES);
 }
 

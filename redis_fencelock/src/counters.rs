@@ -74,6 +74,8 @@ counts! {
     MaxholdEnds => "maxhold-ends", c"maxhold_ends", false;
     /// Live leases that somebody else took over.
     Steals => "steals", c"steals", false;
+    /// Calls that began to await the end of a hold.
+    Awaits => "awaits", c"awaits", false;
     /// Leases that the server evicted.
     Evicted => "evicted-leases", c"evicted_leases", false;
     /// Times that the server was asked whether it serves the slot of a key.

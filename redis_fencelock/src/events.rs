@@ -14,14 +14,15 @@ use crate::ffi::{Ctx, Str, callback};
 use crate::lock::arrival;
 use crate::lock::index::index;
 use crate::lock::value::Value;
-use crate::queue::{ephemeral, waiters};
+use crate::queue::{awaiters, clients, ephemeral, waiters};
 use crate::timer::{alarm, expiry};
 use crate::{config, replication, server};
 
 /// Subscribes to everything; false, with nothing subscribed, when the server lacks one that a correct lock needs.
 pub(crate) fn subscribe(ctx: Ctx) -> bool {
-    const EVENTS: [(u64, EventProc); 10] = [
+    const EVENTS: [(u64, EventProc); 11] = [
         (raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED, on_role),
+        (raw::REDISMODULE_EVENT_MASTER_LINK_CHANGE, on_link),
         (raw::REDISMODULE_EVENT_FLUSHDB, on_flush),
         (raw::REDISMODULE_EVENT_SWAPDB, on_swap),
         (raw::REDISMODULE_EVENT_LOADING, on_loading),
@@ -63,12 +64,25 @@ fn set_role(is_primary: bool) {
     replication::resume();
     server::set_role(is_primary);
     if is_primary {
+        awaiters::become_primary();
         alarm::arm_now();
     } else {
         waiters::refuse_everybody("UNBLOCKED this server is a replica now: it grants nothing");
+        awaiters::refuse_everybody(awaiters::LINK_DOWN);
+        clients::forget_unanswered();
         ephemeral::dissolve();
     }
 }
+
+event!(
+    /// Those who await an end are answered by the timer: in a promotion the link goes down as well.
+    on_link,
+    |sub| {
+        if sub == raw::REDISMODULE_SUBEVENT_MASTER_LINK_DOWN && !awaiters::is_empty() {
+            alarm::arm_now();
+        }
+    }
+);
 
 event!(on_flush, |sub, flush: Option<Flush>| {
     let Some(Flush { db, is_sync }) = flush else { return };
@@ -81,6 +95,7 @@ event!(on_flush, |sub, flush: Option<Flush>| {
         }
         drop(index);
         waiters::recheck_all(db);
+        awaiters::note_flush(db);
     } else if !is_sync {
         index.note_freed_elsewhere();
     } else if db.is_none() && index.is_freed_here() && !server::in_cluster() {
@@ -92,8 +107,10 @@ event!(on_flush, |sub, flush: Option<Flush>| {
 event!(on_swap, |_sub, swap: Option<Swap>| {
     let Some(Swap([first, second])) = swap else { return };
     index().borrow_mut().swap_databases(first, second);
-    waiters::recheck_all(Some(first));
-    waiters::recheck_all(Some(second));
+    for db in [first, second] {
+        waiters::recheck_all(Some(db));
+        awaiters::recheck_all(Some(db));
+    }
 });
 
 event!(
@@ -107,6 +124,7 @@ event!(
         if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED || sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
             alarm::arm_now();
             waiters::recheck_all(None);
+            awaiters::recheck_all(None);
         }
     }
 );
@@ -173,8 +191,10 @@ callback! {
     /// Called right after an eviction. The key held a lock if one has just left that key.
     fn on_evicted(ctx: Ctx, _kind: c_int, _event: *const c_char, key: Str) -> c_int, else 0;
     {
+        let lock = LockName { db: ctx.selected_db(), name: key.bytes() };
+        awaiters::note_evicted(lock);
         let mut index = index().borrow_mut();
-        if index.was_last_unlinked(LockName { db: ctx.selected_db(), name: key.bytes() }) {
+        if index.was_last_unlinked(lock) {
             counters::count(Count::Evicted);
         }
         index.forget_last_unlinked();

@@ -43,6 +43,7 @@ const COMMANDS: &[(Command, Docs)] = &[
     ((c"fencelock.release", commands::lock::on_release, c"write fast", KEY), docs::RELEASE),
     ((c"fencelock.check", commands::lock::on_check, c"readonly fast", KEY), docs::CHECK),
     ((c"fencelock.inspect", commands::lock::on_inspect, c"readonly fast", KEY), docs::INSPECT),
+    ((c"fencelock.await", commands::lock::on_await, c"readonly fast blocking", KEY), docs::AWAIT),
     ((c"fencelock.claim", commands::resource::on_claim, c"write deny-oom", KEY), docs::CLAIM),
     ((c"fencelock.write", commands::resource::on_write, c"write deny-oom fast", KEY), docs::WRITE),
     ((c"fencelock.stats", commands::info::on_stats, c"readonly fast", KEY), docs::STATS),

@@ -37,6 +37,11 @@ pub(crate) fn in_cluster() -> bool {
     SERVER.in_cluster.get()
 }
 
+/// Whether this server is a replica whose stream has stopped.
+pub(crate) fn is_link_down() -> bool {
+    Ctx::none().flags() & raw::REDISMODULE_CTX_FLAGS_REPLICA_IS_STALE != 0
+}
+
 /// Whether a snapshot or an append-only file is being loaded.
 pub(crate) fn is_loading() -> bool {
     let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;

@@ -65,6 +65,7 @@ def cases():
             at_once = "; omit WAIT to be answered at once" if value == "0" else ""
             yield f"ACQUIRE {where} ttl-ms {name}", ("ACQUIRE", key, OWNER, value), f"ERR ttl-ms {SPAN}"
             yield f"EXTEND {where} ttl-ms {name}", ("EXTEND", key, OWNER, value), f"ERR ttl-ms {SPAN}"
+            yield f"AWAIT {where} ms {name}", ("AWAIT", key, "1", value), f"ERR ms {SPAN}"
             yield f"STEAL {where} ttl-ms {name}", ("STEAL", key, OWNER, value), f"ERR ttl-ms {SPAN}"
             for option in ("MAXHOLD", "DELAY"):
                 words = ("STEAL", key, OWNER, "1000", option, value)
@@ -123,6 +124,7 @@ def cases():
         yield f"ACQUIRE {where} WAIT and a bad DELAY", words, f"ERR DELAY {SPAN}"
         for name, value in BAD_FENCES.items():
             yield f"CHECK {where} {name}", ("CHECK", key, value), f"ERR {FENCE}"
+            yield f"AWAIT {where} fence {name}", ("AWAIT", key, value, "1000"), f"ERR {FENCE}"
         for words in (
             ("ACQUIRE", key, OWNER),
             ("EXTEND", key, OWNER),
@@ -131,6 +133,8 @@ def cases():
             ("CHECK", key),
             ("CHECK", key, "1", "more"),
             ("INSPECT", key, "more"),
+            ("AWAIT", key, "1"),
+            ("AWAIT", key, "1", "1000", "more"),
             ("STATS", key, "more"),
             ("CLAIM", key),
             ("CLAIM", key, "1", "more"),

@@ -15,13 +15,13 @@ from harness.locks import SKIPPED, FENCE_MAX
 LONG_MS = 60_000
 HOUR_US = 3_600_000_000
 README = places.ROOT / "redis_fencelock" / "README.md"
-COMMANDS = ("ACQUIRE", "STEAL", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
+COMMANDS = ("ACQUIRE", "STEAL", "EXTEND", "RELEASE", "CHECK", "INSPECT", "AWAIT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 COUNTERS = (
     *("grants", "busy", "waits", "wait-timeouts", "hand-overs", "undone-grants", "releases", "extensions", "late-releases"),
-    *("late-extensions", "unknown-releases", "unknown-extensions", "ran-out", "maxhold-ends", "steals", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
+    *("late-extensions", "unknown-releases", "unknown-extensions", "ran-out", "maxhold-ends", "steals", "awaits", "evicted-leases", "slot-probes", "claims", "claims-stale", "writes"),
     *("writes-stale", "unclaimed"),
 )
-GAUGES = ("live-leases", "waiters", "last-fence", "index-bytes")
+GAUGES = ("live-leases", "waiters", "awaiters", "last-fence", "index-bytes")
 OF_A_NAME = (
     *("grants", "busy", "waits", "wait-timeouts", "late-releases", "late-extensions", "ran-out", "claims-stale"),
     *("writes-stale", "contended", "longest-hold-ms", "longest-wait-ms", "waiters"),
@@ -167,6 +167,11 @@ MOVES = {
         lambda lines: (call(lines, "STEAL", "held", "B", LONG_MS), call(lines, "RELEASE", "held", "A")),
         {"grants": 1, "steals": 1, "late-releases": 1},
     ),
+    "an await": (
+        lambda lines: call(lines, "AWAIT", "held", call(lines, "INSPECT", "held")[3], 10),
+        {"awaits": 1},
+    ),
+    "an await of what has ended": (lambda lines: call(lines, "AWAIT", "held", 1, 10), {}),
     "DEL": (lambda lines: lines.control.call("DEL", "held"), {}),
     "FLUSHALL": (lambda lines: lines.control.call("FLUSHALL"), {}),
     "an eviction": (evict, {"evicted-leases": 1}),
@@ -512,6 +517,7 @@ def test_raise_reaches_replicas_and_files(make_redis):
 SETTINGS = {
     "max-ttl-ms": (86_400_000, 1, 316_224_000_000),
     "max-waiters-per-lock": (100_000, 0, 10_000_000),
+    "max-awaiters": (10_000, 0, 10_000_000),
     "stats-names": (1_024, 0, 2**20),
 }
 
@@ -581,6 +587,8 @@ def test_the_longest_time_binds_new_calls_and_no_lease_that_is_there(start):
         ("ACQUIRE", "k2", "A", 1_000, "WAIT", 1_001),
         ("ACQUIRE", "k2", "A", 1_000, "MAXHOLD", 1_001),
         ("ACQUIRE", "k2", "A", 1_000, "DELAY", 1_001),
+        ("STEAL", "k", "A", 1_001),
+        ("AWAIT", "k", fence, 1_001),
     ):
         assert "must be an integer from 1 to 1000" in call(lines, *words)
     assert lines.control.call("FENCELOCK.CHECK", "k", fence) == 1
@@ -648,6 +656,7 @@ TIMES = {
     "acquire": {"ttl-ms", "wait-ms", "maxhold-ms", "delay-ms"},
     "steal": {"ttl-ms", "maxhold-ms", "delay-ms"},
     "extend": {"ttl-ms"},
+    "await": {"ms"},
 }
 
 
@@ -657,7 +666,7 @@ def test_times_are_said_to_be_milliseconds_in_docs_and_help(lines, name):
     arguments = [as_dict(argument) for argument in docs.get("arguments", [])]
     told = {one["name"].decode() for one in arguments if one.get("summary") == b"milliseconds"}
     assert told == TIMES.get(name.lower(), set())
-    assert told == {one["name"].decode() for one in arguments if one["name"].endswith(b"-ms")}
+    assert told == {one["name"].decode() for one in arguments if one["name"].endswith((b"-ms", b"ms"))}
     if told:
         assert b"milliseconds" in docs["summary"]
         helped = b"\n".join(call(lines, "HELP")).split(b"\nFENCELOCK.")
@@ -673,6 +682,7 @@ INFOS = {
     "release": (-3, {"write", "fast"}, ["RW", "access", "delete"]),
     "check": (3, {"readonly", "fast"}, ["RO", "access"]),
     "inspect": (2, {"readonly", "fast"}, ["RO", "access"]),
+    "await": (4, {"readonly", "blocking", "fast"}, ["RO", "access"]),
     "claim": (3, {"write", "denyoom"}, ["RW", "access", "update"]),
     "write": (-5, {"write", "denyoom", "fast"}, ["RW", "access", "update"]),
     "stats": (-1, {"readonly", "fast"}, ["RO", "access"]),
@@ -702,6 +712,7 @@ CALLS = {
     "release": ("k", "A", "FENCE", 1),
     "check": ("k", 1),
     "inspect": ("k",),
+    "await": ("k", 1, 10),
     "claim": ("k", 1),
     "write": ("k", 1, "field", "value", "field2", "value2"),
     "stats": ("k",),
@@ -760,7 +771,9 @@ def test_a_user_may_be_given_one_command(user):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_user_is_bound_to_its_keys_in_every_command(user, name):
-    _, worker = user("~app:*", f"+fencelock.{name}")
+    lines, worker = user("~app:*", f"+fencelock.{name}")
+    # On a server that has issued no fence AWAIT refuses every one.
+    lines.control.call("FENCELOCK.RAISE", 1)
     told = worker.call(f"FENCELOCK.{name}", "other:k", *CALLS[name][1:])
     assert told.code == "NOPERM"
     told = worker.call(f"FENCELOCK.{name}", "app:k", *CALLS[name][1:])
@@ -772,7 +785,7 @@ def test_a_user_that_may_only_read_its_keys_may_look_and_not_change(user):
     lines.control.call("FENCELOCK.ACQUIRE", "app:k", "A", LONG_MS)
     for name, words in CALLS.items():
         told = worker.call(f"FENCELOCK.{name}", "app:k", *words[1:])
-        assert (getattr(told, "code", None) == "NOPERM") == (name not in ("check", "inspect", "stats")), name
+        assert (getattr(told, "code", None) == "NOPERM") == (name not in ("check", "inspect", "await", "stats")), name
 
 
 def test_a_waiter_of_a_user_gets_its_lock(user):
@@ -798,11 +811,11 @@ def test_a_waiter_whose_user_is_deleted_leaves_the_queue(user):
 
 CATEGORIES = {
     "write": {"acquire", "steal", "extend", "release", "claim", "write", "raise"},
-    "read": {"check", "inspect", "stats", "top"},
-    "blocking": {"acquire"},
+    "read": {"check", "inspect", "await", "stats", "top"},
+    "blocking": {"acquire", "await"},
     "dangerous": {"steal", "raise"},
     "admin": {"raise"},
-    "fast": {"acquire", "steal", "extend", "release", "check", "inspect", "write", "stats", "raise", "help"},
+    "fast": {"acquire", "steal", "extend", "release", "check", "inspect", "await", "write", "stats", "raise", "help"},
     "fencelock": set(INFOS),
 }
 

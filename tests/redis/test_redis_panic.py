@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from harness import ServerFailed, eventually, places
+from harness.redis_calls import Line
 from harness.redis_server import server_version
 from harness.locks import NO_RETRY, acquire, extend, inspect, release, wait_until_free
 
@@ -108,6 +109,7 @@ COMMANDS = {
     "on_release": ("RELEASE", "held", "A"),
     "on_check": ("CHECK", "held", "1"),
     "on_inspect": ("INSPECT", "held"),
+    "on_await": ("AWAIT", "held", "1", "1000"),
     "on_claim": ("CLAIM", "resource", "9"),
     "on_write": ("WRITE", "resource", "8", "field", "new"),
     "on_stats": ("STATS",),
@@ -397,6 +399,21 @@ def on_role_at_a_demotion(drill):
         return False
 
     eventually(refuses)
+    drill.client.replicaof("NO", "ONE")
+
+
+@drills("on_link")
+def on_link(drill):
+    """Who awaits an end on a replica gets the error with the next run of the server's cron."""
+    drill.another()
+    drill.client.replicaof("127.0.0.1", drill.servers[-1].port)
+    wait_for_link(drill.client)
+    drill.order()
+    awaiter = Line(drill.server.port).send("FENCELOCK.AWAIT", "k", 2**53 - 1, 60_000)
+    eventually(lambda: drill.client.info("fencelock")["fencelock_awaiters"], 1)
+    drill.servers[-1].kill()
+    assert awaiter.reply().code == "MASTERDOWN"
+    awaiter.close()
     drill.client.replicaof("NO", "ONE")
 
 

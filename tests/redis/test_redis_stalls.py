@@ -1,9 +1,11 @@
-"""How long a million leases keep the server from its clients, and how long five thousand waiters whose wait ends at once.
+"""How long a million leases keep the server from its clients, and how long five thousand clients whose wait ends at once;
+and how soon those who await a hold are answered when it ends.
 
 Measured by the CPU time that the server's main thread spends between a PING and its reply: what other programs take of the
 machine does not count. On a machine that does nothing else it is the time that a client waits.
 """
 
+import select
 import threading
 import time
 
@@ -106,6 +108,71 @@ def test_five_thousand_waits_end_at_once_and_nobody_waits(start):
     eventually(lambda: lines.count("waiters"), 5_000, within_s=60)
     answered = lambda: eventually(lines.blocked, 0, within_s=60)  # noqa: E731
     assert longest_stall_ms(lines, lambda: lines.control.call("SET", "k", "v"), answered) < MOST_MS
+
+
+def test_five_thousand_are_told_of_the_end_of_one_hold_and_nobody_waits(start):
+    lines = start()
+    fence = lines.control.call("FENCELOCK.ACQUIRE", "k", "A", TTL_MS)
+    for _ in range(5_000):
+        lines.open().send("FENCELOCK.AWAIT", "k", fence, TTL_MS)
+    eventually(lambda: lines.count("awaiters"), 5_000, within_s=60)
+    answered = lambda: eventually(lines.blocked, 0, within_s=60)  # noqa: E731
+    assert longest_stall_ms(lines, lambda: lines.control.call("FENCELOCK.RELEASE", "k", "A"), answered) < MOST_MS
+
+
+def test_five_hundred_are_told_of_an_end_in_ten_milliseconds_beside_ten_thousand_others(start):
+    """All but five of them, from the call that ends the hold to the arrival of the reply. The best of five rounds."""
+    lines = start(("max-awaiters", 20_000), {"maxclients": "20000"})
+    others, told = awaiting_holds(lines, [f"other:{number}" for number in range(1_000)], 10), []
+    assert len(others) == 10_000
+    for _ in range(5):
+        awaiters = awaiting_holds(lines, ["k"], 500)
+        poll = select.epoll()
+        for line in awaiters:
+            poll.register(line.fileno(), select.EPOLLIN | select.EPOLLET)
+        began, left, latest = time.monotonic(), 500, []
+        lines.control.send("FENCELOCK.RELEASE", "k", "A")
+        while left:
+            ready = len(poll.poll(10))
+            latest += [time.monotonic() - began] * ready
+            left -= ready
+        poll.close()
+        assert lines.control.reply() == 1
+        assert {line.reply() for line in awaiters} == {b"released"}
+        told.append(sorted(latest)[494] * 1000)
+    assert lines.count("awaiters") == 10_000
+    assert min(told) < MOST_MS, [f"{ms:.1f} ms" for ms in told]
+
+
+def awaiting_holds(lines, names, each):
+    """Connections that await the ends of holds of locks of these names, so many each."""
+    before, found = lines.count("awaiters"), []
+    for name in names:
+        fence = lines.control.call("FENCELOCK.ACQUIRE", name, "A", TTL_MS)
+        for _ in range(each):
+            found.append(lines.open().send("FENCELOCK.AWAIT", name, fence, TTL_MS))
+    eventually(lambda: lines.count("awaiters"), before + len(found), within_s=60)
+    return found
+
+
+def test_an_end_costs_no_more_beside_ten_thousand_who_await_others(start):
+    """The CPU time of 20,000 grants and releases with and without them. The best of five, each."""
+
+    def spent_ms(lines):
+        words = [word for n in range(CHUNK) for word in (("FENCELOCK.ACQUIRE", f"l{n}", OWNER, TTL_MS), ("FENCELOCK.RELEASE", f"l{n}", OWNER))]
+        best, pid, line = [], pid_of(lines), lines.open()
+        for _ in range(5):
+            before = main_thread_ms(pid)
+            for _ in range(20):
+                line.call_all(*words, within_s=60)
+            best.append(main_thread_ms(pid) - before)
+        return min(best)
+
+    lines = start((), {"maxclients": "20000"})
+    alone = spent_ms(lines)
+    awaiting_holds(lines, [f"other:{number}" for number in range(1_000)], 10)
+    beside = spent_ms(lines)
+    assert beside <= 1.15 * alone, f"{beside:.0f} ms, {alone:.0f} ms without them"
 
 
 @pytest.mark.parametrize(("command", "peer"), [("FLUSHALL", SET_KEYS), ("FLUSHDB", SET_KEYS_TO_EXPIRE)], ids=["FLUSHALL", "FLUSHDB"])

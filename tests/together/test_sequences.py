@@ -136,8 +136,8 @@ def redis_operation(chance):
     connection, key, owner = chance.randrange(CONNECTIONS), chance.choice(KEYS), chance.choice("abc")
     resource = chance.choice(RESOURCES)
     kind = chance.choices(
-        ["acquire", "steal", "extend", "release", "check", "inspect", "advance", "close", "del", "claim", "write", "raise", "bad"],
-        [34, 5, 10, 14, 5, 10, 22, 3, 2, 6, 6, 1, 4],
+        ["acquire", "steal", "extend", "release", "check", "inspect", "await", "advance", "close", "del", "claim", "write", "raise", "bad"],
+        [34, 5, 10, 14, 5, 10, 10, 22, 3, 2, 6, 6, 1, 4],
     )[0]
     words = {
         "acquire": lambda: acquire_words(chance, key, owner),
@@ -146,6 +146,7 @@ def redis_operation(chance):
         "release": lambda: ["FENCELOCK.RELEASE", key, owner, *release_options(chance, key)],
         "check": lambda: ["FENCELOCK.CHECK", key, some_fence(chance, key)],
         "inspect": lambda: ["FENCELOCK.INSPECT", key],
+        "await": lambda: ["FENCELOCK.AWAIT", key, some_fence(chance, key), span(chance)],
         "advance": lambda: [span(chance)],
         "close": lambda: [],
         "del": lambda: ["DEL", chance.choice([key, resource])],
@@ -208,6 +209,8 @@ def bad_words(chance, key, owner, resource):
             ["FENCELOCK.EXTEND", key, owner, 100, "FENCE"],
             ["FENCELOCK.RELEASE", key, owner, "FENCE", bad],
             ["FENCELOCK.RELEASE", key, owner, "QUEUED", "FENCE", 1],
+            ["FENCELOCK.AWAIT", key, fence_of(key), bad],
+            ["FENCELOCK.AWAIT", key, bad, 100],
             ["FENCELOCK.CLAIM", resource, 9007199254740991],
             ["FENCELOCK.WRITE", resource, fence_of(key), "fence", 1],
             ["FENCELOCK.WRITE", resource, fence_of(key), "u", 1, "v"],

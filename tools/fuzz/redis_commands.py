@@ -29,7 +29,7 @@ BAD_OWNERS = [b"", b"x" * 513, b"x" * 70_000]
 BAD_NUMBERS = [b"0", b"-1", b"1e3", b"1.5", b" 5", b"5 ", b"05", b"+5", b"0x10", b"", b"nan", b"\xd9\xa5", b"\0"]
 BAD_NUMBERS += [b"9223372036854775807", b"9223372036854775808", b"18446744073709551616", b"316224000001", b"5\r\n"]
 BAD_FENCES = [b"0", b"-3", b"9007199254740992", b"9223372036854775808", b"1.0", b"", b"x", b"01"]
-LOCK_COMMANDS = ("ACQUIRE", "STEAL", "EXTEND", "RELEASE", "CHECK", "INSPECT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
+LOCK_COMMANDS = ("ACQUIRE", "STEAL", "EXTEND", "RELEASE", "CHECK", "INSPECT", "AWAIT", "CLAIM", "WRITE", "STATS", "TOP", "RAISE", "HELP")
 CONFIG = {"enable-debug-command": "yes", "busy-reply-threshold": "50", "databases": "4", "maxclients": "500"}
 SCRIPTS = (
     b"return redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))",
@@ -38,6 +38,7 @@ SCRIPTS = (
     b"redis.pcall('DEL', KEYS[1]) return redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))",
     b"for i = 1, 3 do redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2)) end return redis.error_reply('over')",
 )
+ENDINGS = (b"ended", b"released", b"expired", b"maxhold", b"stolen", b"deleted", b"flushed", b"evicted")
 # After these nobody knows any more who holds a calm lock.
 ENDS_EVERYTHING = ("FLUSHALL", "FLUSHDB", "SWAPDB")
 EVERYTHING = "everything"
@@ -238,6 +239,8 @@ class Game:
                 raise Find(f"{sent.words!r} was answered {reply!r}")
             if isinstance(reply, int):
                 self.granted(sent, reply)
+        elif name == "FENCELOCK.AWAIT" and reply not in (None, *ENDINGS) and not isinstance(reply, Refused):
+            raise Find(f"{sent.words!r} was answered {reply!r}")
         elif name == "FENCELOCK.RELEASE" and reply not in (0, 1) and not isinstance(reply, Refused):
             raise Find(f"{sent.words!r} was answered {reply!r}")
 
@@ -321,6 +324,8 @@ class Game:
         # Nobody knows any more who holds a lock that may be stolen.
         if key not in CALM and self.one_in(10):
             return self.steal(key)
+        if self.one_in(12):
+            return ["FENCELOCK.AWAIT", key, self.fence(), self.wait_ms()]
         match self.chance.randrange(12):
             case 0 | 1 | 2 | 3 | 4:
                 return self.acquire(key)
@@ -411,6 +416,7 @@ class Game:
                 ["WAIT", 0, 1],
                 ["CONFIG", "SET", "fencelock.max-ttl-ms", self.pick([1, 100, 86_400_000])],
                 ["CONFIG", "SET", "fencelock.max-waiters-per-lock", self.pick([0, 1, 3, 100_000])],
+                ["CONFIG", "SET", "fencelock.max-awaiters", self.pick([0, 1, 3, 10_000, 10_000])],
                 ["CONFIG", "SET", "fencelock.stats-names", self.pick([0, 1, 1_024])],
                 ["CONFIG", "RESETSTAT"],
                 ["MEMORY", "PURGE"],
@@ -525,7 +531,7 @@ class Game:
     def end(self, lines):
         """Let every waiter go, and see that each connection got one reply for each command."""
         control = lines.control
-        settings = {"max-ttl-ms": 86_400_000, "max-waiters-per-lock": 100_000, "stats-names": 1_024}
+        settings = {"max-ttl-ms": 86_400_000, "max-waiters-per-lock": 100_000, "max-awaiters": 10_000, "stats-names": 1_024}
         for name, value in settings.items():
             control.call("CONFIG", "SET", f"fencelock.{name}", value)
         self.forget(EVERYTHING)
@@ -534,7 +540,7 @@ class Game:
         def nobody_waits():
             control.call("FLUSHALL")
             self.read_all()
-            return lines.count("waiters") == 0 and lines.blocked() == 0
+            return (lines.count("waiters"), lines.count("awaiters"), lines.blocked()) == (0, 0, 0)
 
         eventually(nobody_waits, within_s=10)
         mark = b"the end"
@@ -592,7 +598,7 @@ def clean_up(lines):
     """The memory in use when all is gone."""
     for words in (["FLUSHALL", "SYNC"], ["SCRIPT", "FLUSH", "SYNC"], ["CONFIG", "RESETSTAT"]):
         lines.control.call(*words)
-    eventually(lambda: (lines.count("live-leases"), lines.count("waiters"), lines.blocked()), (0, 0, 0), within_s=10)
+    eventually(lambda: (lines.count("live-leases"), lines.count("waiters"), lines.count("awaiters"), lines.blocked()), (0, 0, 0, 0), within_s=10)
     lines.control.call("CONFIG", "SET", "fencelock.stats-names", 1)
     lines.control.call("CONFIG", "SET", "fencelock.stats-names", 1_024)
     lines.control.call("MEMORY", "PURGE")

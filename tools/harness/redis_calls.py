@@ -203,6 +203,15 @@ class Lines:
         eventually(lambda: self.count("waiters"), before + 1)
         return line
 
+    def awaiting(self, key, fence, ms, **kwargs):
+        """A new connection that awaits the end of a hold, once the server counts it among those."""
+        line = self.open(**kwargs)
+        assert line.id
+        before = self.count("awaiters")
+        line.send("FENCELOCK.AWAIT", key, fence, ms)
+        eventually(lambda: self.count("awaiters"), before + 1)
+        return line
+
     def stats(self, *key):
         """STATS as a dict, or None when the name is not counted."""
         told = self.control.call("FENCELOCK.STATS", *key)

@@ -44,6 +44,15 @@ pub struct Top {
     pub by: Option<usize>,
 }
 
+/// A request to be answered when a hold has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Await {
+    /// The hold.
+    pub fence: Fence,
+    /// How long to wait for its end.
+    pub wait: Millis,
+}
+
 /// What is wrong with an argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadArgument<'a> {
@@ -221,6 +230,11 @@ pub fn release<'a>(owner: &'a [u8], options: &[&'a [u8]]) -> Result<Release<'a>,
         return Err(BadArgument::Exclusive("FENCE", "QUEUED"));
     }
     Ok(Release { caller: Caller { owner, fence: fenced }, queued: queued.is_some() })
+}
+
+/// Reads `fence ms`.
+pub fn await_end<'a>(word: &[u8], wait: &[u8], max_ttl: Millis) -> Result<Await, BadArgument<'a>> {
+    Ok(Await { fence: fence(word)?, wait: span("ms", canonical(wait), max_ttl)? })
 }
 
 /// The longest list of busy locks. With the longest names the reply has a few megabytes.

@@ -146,9 +146,14 @@ mod tests {
         lost.note(K, b"a", fence(7));
         assert!(lost.is_late(Lost::Expired, K, b"a", None) && lost.release_late(Lost::Expired, K, b"a", None));
         assert!(!lost.is_late(Lost::Expired, K, b"a", None) && !lost.release_late(Lost::Expired, K, b"a", None));
-        assert!(!lost.release_late(Lost::Gone, K, b"a", None) && !lost.release_late(Lost::Gone, K, b"a", Some(fence(7))));
+        assert!(
+            !lost.release_late(Lost::Gone, K, b"a", None) && !lost.release_late(Lost::Gone, K, b"a", Some(fence(7)))
+        );
         lost.note(K, b"a", fence(8));
-        assert!(!lost.release_late(Lost::Gone, K, b"a", Some(fence(7))) && lost.release_late(Lost::Gone, K, b"a", Some(fence(8))));
+        assert!(
+            !lost.release_late(Lost::Gone, K, b"a", Some(fence(7)))
+                && lost.release_late(Lost::Gone, K, b"a", Some(fence(8)))
+        );
         assert!(lost.release_late(Lost::Expired, K, b"b", None) && !lost.release_late(Lost::Gone, K, b"b", None));
     }
 

@@ -3,6 +3,7 @@
 //! Not the fence, which is `crate::fence`, and not the resource that compares it.
 
 pub mod args;
+pub mod awaits;
 pub mod bonds;
 pub mod codec;
 pub mod ending;

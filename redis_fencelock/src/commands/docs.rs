@@ -53,6 +53,14 @@ pub(crate) const INSPECT: Docs = Docs {
     key: READ_ONLY,
     categories: c"read fast",
 };
+pub(crate) const AWAIT: Docs = Docs {
+    summary: c"Waits for the end of a hold, for a number of milliseconds at most, and reports why it ended",
+    complexity: c"O(log N) with N locks whose end somebody awaits",
+    arity: 4,
+    args: AWAIT_ARGS,
+    key: READ_ONLY,
+    categories: c"read fast blocking",
+};
 pub(crate) const CLAIM: Docs = Docs {
     summary: c"Stamps a fence on a hash and returns its fields, unless a newer fence is stored",
     complexity: c"O(N) with N fields",
@@ -130,6 +138,7 @@ const RELEASE_ARGS: &[Arg] = &[
 ];
 const CHECK_ARGS: &[Arg] = &[LOCK, FENCE];
 const INSPECT_ARGS: &[Arg] = &[LOCK];
+const AWAIT_ARGS: &[Arg] = &[LOCK, FENCE, in_ms(arg(c"ms", INTEGER))];
 const CLAIM_ARGS: &[Arg] = &[arg(c"resource", KEY), FENCE];
 const WRITE_ARGS: &[Arg] = &[
     arg(c"resource", KEY),

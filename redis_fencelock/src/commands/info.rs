@@ -9,7 +9,7 @@ use crate::commands::reply::{CommandResult, Reply};
 use crate::counters::{self, COUNTS, Counter, HOW_BUSY, NAME_FIELDS};
 use crate::ffi::{Ctx, InfoSection, callback};
 use crate::lock::index::index;
-use crate::queue::waiters;
+use crate::queue::{awaiters, waiters};
 use crate::server;
 use fence::lock::args;
 use fence::lock::queue::LockName;
@@ -25,16 +25,18 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
 };
 
 /// Gauges beside the counters, in the order of `gauges`.
-const GAUGES: [Counter; 4] = [
+const GAUGES: [Counter; 5] = [
     Counter { in_stats: "live-leases", in_info: c"live_leases", by_name: false },
     Counter { in_stats: "waiters", in_info: c"waiters", by_name: false },
+    Counter { in_stats: "awaiters", in_info: c"awaiters", by_name: false },
     Counter { in_stats: "last-fence", in_info: c"last_fence", by_name: false },
     Counter { in_stats: "index-bytes", in_info: c"index_bytes", by_name: false },
 ];
 
-fn gauges() -> [u64; 4] {
+fn gauges() -> [u64; 5] {
     let index = index().borrow();
-    [index.len() as u64, waiters::len() as u64, server::last_fence(), index.allocated() as u64]
+    let clients = [waiters::len(), awaiters::len()].map(|clients| clients as u64);
+    [index.len() as u64, clients[0], clients[1], server::last_fence(), index.allocated() as u64]
 }
 
 /// Every counter and every gauge with its value.
@@ -77,6 +79,8 @@ const HELP: &[&str] = &[
     "    Replies 1 if that fence is the live hold of the lock now, else 0. A hint, not a guard.",
     "FENCELOCK.INSPECT key",
     "    Replies owner, fence, ttl-ms, held-ms, maxhold-left-ms, waiters and state, or null when it is free.",
+    "FENCELOCK.AWAIT key fence ms",
+    "    Wait for the end of that hold, ms milliseconds at most. Replies why it ended, or null: it has not.",
     "FENCELOCK.CLAIM resource fence",
     "    Stamp the fence on a hash before you read it. Replies all fields, or null: you are stale.",
     "FENCELOCK.WRITE resource fence field value [field value ...]",

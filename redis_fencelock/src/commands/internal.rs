@@ -8,12 +8,14 @@
 
 use fence::lock::args;
 use fence::lock::codec::{self, Reading, Route};
+use fence::lock::ending::Ending;
 use redis_module::raw;
 
 use crate::commands::argv::{ANY, Argv, command};
 use crate::commands::reply::{CommandResult, Reply};
 use crate::ffi::{Ctx, Str, warn};
 use crate::lock::slot;
+use crate::queue::awaiters;
 use crate::{clock, server};
 
 command!(on_apply, 3..=ANY, apply);
@@ -36,7 +38,7 @@ fn apply(ctx: Ctx, argv: &Argv) -> CommandResult {
 /// `FENCELOCK._END key fence reason`: removes the hold with that fence. Another hold, or another type, stays.
 fn end(ctx: Ctx, argv: &Argv) -> CommandResult {
     route(ctx)?;
-    slot::apply_end(ctx, argv.key(), args::fence(argv.at(2))?);
+    slot::apply_end(ctx, argv.key(), args::fence(argv.at(2))?, Ending::named(argv.at(3)));
     ctx.replicate_verbatim();
     Ok(Reply::Ok)
 }
@@ -61,6 +63,7 @@ fn follow_clock(ctx: Ctx, argv: &Argv) -> CommandResult {
 fn raise_floor(ctx: Ctx, argv: &Argv) -> CommandResult {
     route(ctx)?;
     server::observe(args::fence(argv.at(1))?.get());
+    awaiters::end_passed();
     ctx.replicate_verbatim();
     Ok(Reply::Ok)
 }

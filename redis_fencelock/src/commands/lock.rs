@@ -4,7 +4,9 @@
 //! Invariant: a refused command has changed nothing.
 
 use fence::lock::args;
+use fence::lock::awaits::Found;
 use fence::lock::codec::Clocks;
+use fence::lock::ending::Ending;
 use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Millis, Request, State, Stolen};
 use fence::lock::queue::LockName;
 use fence::{Brought, Fence};
@@ -15,8 +17,9 @@ use crate::commands::reply::{CommandResult, Inspected, Reply};
 use crate::counters::{self, Count};
 use crate::ffi::{Ctx, Str};
 use crate::lock::slot::{self, AHEAD_OF_ALL, LockEvent, Slot};
-use crate::queue::handover;
+use crate::queue::awaiters::{self, NotAwaited};
 use crate::queue::waiters::{self, NotQueued};
+use crate::queue::{awaited, handover};
 use crate::replication::{Cause, FLOOR};
 use crate::{clock, config, server};
 
@@ -26,6 +29,7 @@ command!(on_extend, 4..=ANY, extend);
 command!(on_release, 3..=ANY, release);
 command!(on_check, 3..=3, check);
 command!(on_inspect, 2..=2, inspect);
+command!(on_await, 4..=4, await_end);
 command!(on_raise, 2..=2, raise);
 
 /// `FENCELOCK.ACQUIRE key owner ttl-ms [WAIT ms] [RETRY] [MAXHOLD ms] [DELAY ms] [EPHEMERAL]`
@@ -192,6 +196,38 @@ fn inspect(ctx: Ctx, argv: &Argv) -> CommandResult {
             Reply::Inspected(Box::new(Inspected { owner, lease, now_us, waiters, state }))
         }
     })
+}
+
+/// `FENCELOCK.AWAIT key fence ms`
+fn await_end(ctx: Ctx, argv: &Argv) -> CommandResult {
+    let args::Await { fence, wait } = args::await_end(argv.at(2), argv.at(3), config::max_ttl())?;
+    if server::is_link_down() {
+        return Err(Reply::Error(awaiters::LINK_DOWN.into()));
+    }
+    let (found, lease) = awaited::find(ctx, argv.key(), fence)?;
+    let is_ahead = found == Found::Ahead;
+    if found == Found::Over {
+        return Ok(Reply::Word(Ending::Unknown.word()));
+    }
+    if is_ahead && server::is_primary() {
+        return Err(Reply::Error(awaiters::ahead_of_all(fence)));
+    }
+    let lock = LockName { db: ctx.selected_db(), name: argv.at(1) };
+    match awaiters::enqueue(ctx, lock, fence, is_ahead, wait) {
+        Ok(()) => {
+            if let Some(lease) = lease {
+                awaiters::recheck_at_end(lock, &lease);
+            }
+            Ok(Reply::Later)
+        }
+        Err(NotAwaited::MustNotBlock) => Ok(Reply::Null),
+        Err(NotAwaited::Full) => {
+            let most = config::max_awaiters();
+            Err(Reply::Error(format!(
+                "ERR too many clients await the end of a hold (fencelock.max-awaiters is {most})"
+            )))
+        }
+    }
 }
 
 /// `FENCELOCK.RAISE fence`

@@ -16,6 +16,7 @@ use crate::lock::slot::{WRONG_TYPE, WrongType};
 pub(crate) enum Reply {
     Ok,
     Integer(u64),
+    Word(&'static str),
     Null,
     Error(String),
     Inspected(Box<Inspected>),
@@ -67,6 +68,7 @@ impl Reply {
     pub(crate) fn send(self, ctx: Ctx) -> c_int {
         match self {
             Reply::Integer(number) => ctx.reply_integer(number as i64),
+            Reply::Word(word) => ctx.reply_bytes(word.as_bytes()),
             Reply::Ok => ctx.reply_ok(),
             Reply::Null => ctx.reply_null(),
             Reply::Error(line) => ctx.reply_error(&line),

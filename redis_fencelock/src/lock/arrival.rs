@@ -17,6 +17,7 @@ use crate::ffi::main_thread::MainThread;
 use crate::ffi::{Ctx, OwnedStr};
 use crate::lock::index::index;
 use crate::lock::value::Value;
+use crate::queue::awaiters;
 use crate::timer::alarm;
 use crate::{clock, cluster, server};
 
@@ -67,6 +68,8 @@ pub(crate) fn take_in(record: &[u8], lock: LockName) -> Result<Value, String> {
     }
     put_back(Restored { db: lock.db, name: lock.name.into() });
     alarm::arm_now();
+    // Not every server says that a value leaves its key before it is replaced.
+    awaiters::recheck(lock);
     Ok(store(&record, Route::Travel, lock))
 }
 
@@ -87,7 +90,11 @@ pub(crate) fn apply(record: &Record, route: Route, lock: LockName) -> Value {
 
 fn store(record: &Record, route: Route, lock: LockName) -> Value {
     let lease = clock::lease_of(record, route, server::is_primary());
-    add(&Hold { lease, owner: record.owner }, lock)
+    let value = add(&Hold { lease, owner: record.owner }, lock);
+    if record.has_ended() {
+        value.mark_over();
+    }
+    value
 }
 
 /// Makes a value for the keyspace and indexes it.

@@ -14,7 +14,7 @@ use redis_module::raw;
 use crate::ffi::{Ctx, Digest, Io, KeyOrigin, Str, callback, system, warn};
 use crate::lock::value::{self, Value, Viewed};
 use crate::lock::{arrival, index};
-use crate::queue::waiters;
+use crate::queue::{awaiters, waiters};
 use crate::replication::APPLY;
 use crate::timer::alarm;
 use crate::{clock, config, server};
@@ -126,7 +126,7 @@ callback! {
     {
         let value = value.0;
         // Most locks were released: the index has dropped them, and their name would cost two calls into the server.
-        if !value.is_in_wheel() && waiters::is_empty() {
+        if !value.is_in_wheel() && waiters::is_empty() && awaiters::is_empty() {
             return;
         }
         if let Some(name) = key.name() {
@@ -142,6 +142,9 @@ fn note_unlinked(value: Value, lock: LockName) {
         alarm::arm_now();
     }
     waiters::recheck_at(lock, clock::steady_us());
+    if awaiters::awaits(value.fence()) {
+        awaiters::unlink(lock, value.fence());
+    }
 }
 
 fn is_known(encoding: c_int) -> bool {

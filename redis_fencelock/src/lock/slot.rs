@@ -17,7 +17,7 @@ use crate::ffi::{Ctx, Key, NotPropagated, Str};
 use crate::lock::arrival;
 use crate::lock::index::{self, index};
 use crate::lock::value::{Stored, Value};
-use crate::queue::waiters;
+use crate::queue::{awaiters, waiters};
 use crate::replication::{self, Cause};
 use crate::timer::alarm;
 use crate::{clock, server};
@@ -99,7 +99,10 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
         Stored::Nothing | Stored::Other => None,
     };
     let mut slot = Slot::around(ctx, name, key, value, Cause::Other);
+    slot.report_replaced(record);
     slot.store(arrival::apply(record, route, slot.lock));
+    awaiters::arrive(slot.lock, record.fence());
+    awaiters::end_passed();
     if value.is_some() && !record.notes.keeps_expire {
         slot.key.clear_expire();
     }
@@ -114,9 +117,10 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
 
 /// Removes a hold that has ended, as the primary or the append-only file says. A later hold stays, as does another
 /// type.
-pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence) {
+pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence, ending: Ending) {
     let Ok(mut slot) = Slot::open(ctx, name, Cause::Other) else { return };
     if slot.value.is_some_and(|value| value.fence() == fence) {
+        awaiters::end(slot.lock, fence, ending);
         slot.delete();
     }
 }
@@ -204,6 +208,9 @@ impl<'a> Slot<'a> {
         self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;
         server::set_issuer(issuer);
         self.note_end(clocks.steady_us);
+        if let (Some(before), Some(ending)) = (self.value, ended) {
+            awaiters::end(self.lock, before.fence(), ending);
+        }
         if ended == Some(Ending::Stolen) {
             self.notify(LockEvent::Stolen);
         }
@@ -234,6 +241,7 @@ impl<'a> Slot<'a> {
         value.mark_expired();
         index().borrow_mut().unbind(value);
         counters::count_stolen(self.lock, value.owner(), lease.fence);
+        awaiters::end(self.lock, lease.fence, Ending::Stolen);
         self.notify(LockEvent::Stolen);
         Ok(())
     }
@@ -249,6 +257,7 @@ impl<'a> Slot<'a> {
         index().borrow_mut().set_deadline(value, lease.deadline_us);
         alarm::arm(lease.deadline_us);
         waiters::recheck_when_free(self.lock, Some(lease), clocks.steady_us);
+        awaiters::recheck_at_end(self.lock, &lease);
         self.key.clear_expire();
         self.ctx.signal_modified(self.name);
         Ok(())
@@ -257,8 +266,10 @@ impl<'a> Slot<'a> {
     /// Ends the stored hold: the one place where a primary removes one.
     pub(crate) fn end(&mut self, now_us: u64) -> Result<(), NotPropagated> {
         let Some(lease) = self.lease() else { return Ok(()) };
-        replication::propagate_end(self.ctx, self.cause, self.name, lease.fence, lease.ending(now_us))?;
+        let ending = lease.ending(now_us);
+        replication::propagate_end(self.ctx, self.cause, self.name, lease.fence, ending)?;
         self.note_end(now_us);
+        awaiters::end(self.lock, lease.fence, ending);
         // The next grant is above it.
         self.observe_stored();
         self.delete();
@@ -271,6 +282,9 @@ impl<'a> Slot<'a> {
             let refiled = arrival::add(&value.hold(), self.lock);
             if value.is_marked_expired() {
                 refiled.mark_expired();
+            }
+            if value.is_marked_over() {
+                refiled.mark_over();
             }
             self.store(refiled);
         }
@@ -297,6 +311,7 @@ impl<'a> Slot<'a> {
         }
         let lease = value.lease();
         counters::count_expired(self.lock, value.owner(), lease.fence);
+        awaiters::end(self.lock, lease.fence, lease.ending(now_us));
         if lease.is_at_limit() {
             counters::count(Count::MaxholdEnds);
         }
@@ -304,7 +319,8 @@ impl<'a> Slot<'a> {
             // The key stays during the delay, but readers see no hold any more.
             self.ctx.signal_modified(self.name);
             // If this fails, which is logged, a replica that is read keeps a cached answer for longer.
-            let _ = self.propagate_again(clock::clocks());
+            let notes = Notes { ended: Some(lease.ending(now_us)), keeps_expire: true, ..Notes::default() };
+            let _ = self.propagate_noted(clock::clocks(), notes);
         }
         self.notify(LockEvent::RanOut);
     }
@@ -325,6 +341,18 @@ impl<'a> Slot<'a> {
 
     fn propagate(&self, hold: &Hold, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
         replication::propagate_hold(self.ctx, self.cause, self.name, hold, clocks, notes)
+    }
+
+    /// Reports the end of the hold that a record ends or replaces.
+    fn report_replaced(&self, record: &Record) {
+        let Some(before) = self.value.filter(|before| awaiters::awaits(before.fence())) else { return };
+        if before.fence() != record.fence() {
+            awaiters::end(self.lock, before.fence(), record.notes.ended.unwrap_or(Ending::Unknown));
+        } else if record.has_ended() {
+            let now_us = clock::steady_us();
+            let by_time = record.lease_written_at(now_us).ending(now_us);
+            awaiters::end(self.lock, before.fence(), record.notes.ended.unwrap_or(by_time));
+        }
     }
 
     /// Counts the end of the hold that is about to be replaced or removed.

@@ -35,6 +35,9 @@ const EXPIRED: u8 = 32;
 /// The number of the database, which is not 0, follows the lengths.
 const HAS_DB: u8 = 64;
 
+/// The primary has propagated that the lease ended.
+const OVER: u8 = 128;
+
 /// The pool had no cell left: the value was allocated alone.
 const NO_CELL: u32 = u32::MAX;
 

@@ -90,6 +90,11 @@ pub(crate) fn close_unanswered(ctx: Ctx) {
     CLIENTS.unanswered.take().into_iter().for_each(|connection| ctx.close_client(connection));
 }
 
+/// Leaves them to the server, which has answered them itself and closes them: its role has changed.
+pub(crate) fn forget_unanswered() {
+    CLIENTS.unanswered.take();
+}
+
 impl Handle {
     /// Has the server write the reply at once.
     pub(crate) fn unblock(&self) {

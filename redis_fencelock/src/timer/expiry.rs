@@ -15,7 +15,7 @@ use crate::lock::arrival::{self, Restored};
 use crate::lock::index::index;
 use crate::lock::slot::{self, Slot};
 use crate::lock::value::Value;
-use crate::queue::{clients, ephemeral, handover, waiters};
+use crate::queue::{awaited, awaiters, clients, ephemeral, handover, waiters};
 use crate::replication::{self, Cause};
 use crate::timer::{alarm, scan};
 use crate::{clock, config, server};
@@ -38,7 +38,9 @@ pub(crate) fn check_timer() {
         let index = index().borrow();
         index.has_orphans() || index.has_remains()
     };
-    if config::is_check_due() || has_remains {
+    // The link may have gone down unseen.
+    let misses_stream = !awaiters::is_empty() && server::is_link_down();
+    if config::is_check_due() || has_remains || misses_stream {
         alarm::arm_now();
     }
     alarm::take_over_if_late();
@@ -62,6 +64,7 @@ callback! {
                 true => alarm::arm_in(PAUSED_RETRY_MS),
                 false => replication::send_due_to_file(ctx),
             }
+            awaited::settle(ctx);
         }
         scan::walk(ctx);
     }

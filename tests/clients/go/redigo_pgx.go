@@ -51,6 +51,11 @@ func (w *worker) release(fence int64) bool {
 	return released
 }
 
+// Why the hold ended; redis.ErrNil: it has not, so far.
+func (w *worker) awaitEnd(fence int64, ms int) (string, error) {
+	return redis.String(w.redis.Do("FENCELOCK.AWAIT", lock, fence, ms))
+}
+
 // The counter; pgx.ErrNoRows: stale. The server tells each parameter's type: a key says its own.
 func (w *worker) claim(fence int64) (value int, err error) {
 	claim := "SELECT value FROM fenced_claim(NULL::counters, $1::int, $2)"
@@ -105,7 +110,12 @@ func main() {
 	written, err = a.update(again, aRead+1)
 	must(err)
 	expect(written, true)
+	_, err = b.awaitEnd(again, 50)
+	expect(errors.Is(err, redis.ErrNil), true)
 	expect(a.release(again), true)
+	ending, err := b.awaitEnd(again, waitMs)
+	must(err)
+	expect(ending, "ended")
 
 	var value int
 	must(a.db.QueryRow(context.Background(), "SELECT value FROM counters WHERE id = 1").Scan(&value))

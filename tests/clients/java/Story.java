@@ -46,7 +46,9 @@ public class Story {
                 expect(error.getSQLState(), "LF002");
             }
             expect(a.update(again, a.claim(again).getAsInt() + 1), true);
+            expect(b.awaitEnd(again, 50), null);
             expect(a.release(again), 1L);
+            expect(b.awaitEnd(again, WAIT_MS), "ended");
 
             try (var row = a.db.createStatement().executeQuery("SELECT value FROM counters WHERE id = 1")) {
                 row.next();
@@ -79,11 +81,16 @@ public class Story {
             Object[] call = {"FENCELOCK.ACQUIRE", LOCK, owner, ttlMs, "RETRY"};
             Object[] whole = Arrays.copyOf(call, call.length + options.length);
             System.arraycopy(options, 0, whole, call.length, options.length);
-            return redis.call(whole);
+            return (Long) redis.call(whole);
         }
 
         Long release(long fence) throws IOException {
-            return redis.call("FENCELOCK.RELEASE", LOCK, owner, "FENCE", fence);
+            return (Long) redis.call("FENCELOCK.RELEASE", LOCK, owner, "FENCE", fence);
+        }
+
+        /** Why the hold ended; null: it has not, so far. */
+        String awaitEnd(long fence, int ms) throws IOException {
+            return (String) redis.call("FENCELOCK.AWAIT", LOCK, fence, ms);
         }
 
         /** The counter; empty: stale. */
@@ -115,7 +122,7 @@ public class Story {
         }
     }
 
-    /** As much of the Redis protocol as integers and nulls need. */
+    /** As much of the Redis protocol as integers, words and nulls need. */
     static class Resp {
         final Socket socket;
         final DataInputStream in;
@@ -126,22 +133,27 @@ public class Story {
             in = new DataInputStream(socket.getInputStream());
         }
 
-        Long call(Object... words) throws IOException {
+        Object call(Object... words) throws IOException {
             StringBuilder sent = new StringBuilder("*" + words.length + "\r\n");
             for (Object word : words) {
                 sent.append("$" + word.toString().length() + "\r\n" + word + "\r\n");
             }
             socket.getOutputStream().write(sent.toString().getBytes(StandardCharsets.US_ASCII));
-            @SuppressWarnings("deprecation") // a line of ASCII is what it reads
-            String said = in.readLine();
-            if (said == null) {
-                throw new EOFException("the server closed the connection");
-            }
+            String said = line();
             return switch (said.charAt(0)) {
                 case ':' -> Long.valueOf(said.substring(1));
-                case '$' -> null;
+                case '$' -> said.equals("$-1") ? null : line();
                 default -> throw new IOException(said);
             };
+        }
+
+        private String line() throws IOException {
+            @SuppressWarnings("deprecation") // a line of ASCII is what it reads
+            String line = in.readLine();
+            if (line == null) {
+                throw new EOFException("the server closed the connection");
+            }
+            return line;
         }
     }
 }

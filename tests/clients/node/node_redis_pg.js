@@ -38,6 +38,11 @@ class Worker {
     return this.redis.sendCommand(["FENCELOCK.RELEASE", LOCK, this.owner, "FENCE", String(fence)]);
   }
 
+  // Why the hold ended; null: it has not, so far.
+  awaitEnd(fence, ms) {
+    return this.redis.sendCommand(["FENCELOCK.AWAIT", LOCK, String(fence), String(ms)]);
+  }
+
   // The row; undefined: stale.
   async claim(fence) {
     const { rows } = await this.db.query("SELECT * FROM fenced_claim(NULL::counters, $1, $2)", [1, fence]);
@@ -75,7 +80,11 @@ const again = await a.acquire(LONG_MS);
 assert.equal(await b.acquire(LONG_MS), null);
 await assert.rejects(a.update(again, 9), { code: "LF002" });
 assert.equal(await a.update(again, (await a.claim(again)).value + 1), true);
+assert.equal(await b.awaitEnd(again, 50), null);
+const awaited = b.awaitEnd(again, 10_000);
 assert.equal(await a.release(again), 1);
+// If it came to the server after the release, it gets no reason.
+assert(["released", "ended"].includes(await awaited));
 
 const { rows } = await a.db.query("SELECT value FROM counters WHERE id = 1");
 console.log(aFence, bFence, again, rows[0].value);

@@ -43,6 +43,12 @@ sub release {
     return $self->call('RELEASE', LOCK, $self->{owner}, 'FENCE', $fence);
 }
 
+# Why the hold ended; undef: it has not, so far.
+sub await_end {
+    my ($self, $fence, $ms) = @_;
+    return $self->call('AWAIT', LOCK, $fence, $ms);
+}
+
 # The row; undef: stale.
 sub claim {
     my ($self, $fence) = @_;
@@ -86,7 +92,9 @@ expect($B->acquire(Worker::LONG_MS), undef);
 die "a write before the claim\n" if eval { $A->update($again, 9); 1 };
 expect($A->{db}->state, 'LF002');
 expect($A->update($again, $A->claim($again)->{value} + 1), 1);
-expect($A->release($again), 1);
+expect($B->await_end($again, 50), undef);
+expect($A->release($again),       1);
+expect($B->await_end($again, Worker::WAIT_MS), 'ended');
 
 my ($value) = $A->{db}->selectrow_array('SELECT value FROM counters WHERE id = 1');
 print "$a_fence $b_fence $again $value\n";

@@ -37,6 +37,12 @@ final class Worker
         return $this->redis->rawCommand('FENCELOCK.RELEASE', LOCK, $this->owner, 'FENCE', $fence);
     }
 
+    /** Why the hold ended; false: it has not, so far. */
+    public function awaitEnd(int $fence, int $ms): string|false
+    {
+        return $this->redis->rawCommand('FENCELOCK.AWAIT', LOCK, $fence, $ms);
+    }
+
     /** The row; false: stale. */
     public function claim(int $fence): array|false
     {
@@ -88,7 +94,9 @@ try {
     expect($error->getCode(), 'LF002');
 }
 expect($a->update($again, $a->claim($again)['value'] + 1), true);
+expect($b->awaitEnd($again, 50), false);
 expect($a->release($again), 1);
+expect($b->awaitEnd($again, WAIT_MS), 'ended');
 
 $value = $a->db->query('SELECT value FROM counters WHERE id = 1')->fetchColumn();
 echo "$aFence $bFence $again $value\n";

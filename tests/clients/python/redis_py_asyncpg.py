@@ -45,6 +45,10 @@ class Worker:
     async def release(self, fence):
         return await self.redis.execute_command("FENCELOCK.RELEASE", LOCK, self.owner, "FENCE", fence)
 
+    async def await_end(self, fence, ms):
+        """Why the hold ended; None: it has not, so far."""
+        return await self.redis.execute_command("FENCELOCK.AWAIT", LOCK, fence, ms)
+
     async def claim(self, fence):
         """The counter; None: stale. asyncpg asks the server for each parameter's type: a key says its own."""
         return await self.db.fetchval("SELECT value FROM fenced_claim(NULL::counters, $1::int, $2)", 1, fence)
@@ -80,7 +84,12 @@ async def main(protocol):
     except asyncpg.PostgresError as error:
         assert error.sqlstate == "LF002"
     assert await a.update(again, await a.claim(again) + 1) is True
+    # In a task of its own, while A goes on.
+    awaited = asyncio.create_task(b.await_end(again, WAIT_MS))
+    assert await a.await_end(again, 50) is None
     assert await a.release(again) == 1
+    # If it came to the server after the release, it gets no reason.
+    assert await awaited in (b"released", b"ended")
 
     print(a_fence, b_fence, again, await a.db.fetchval("SELECT value FROM counters WHERE id = 1"))
     await a.close()

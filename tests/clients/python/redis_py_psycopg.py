@@ -38,6 +38,10 @@ class Worker:
     def release(self, fence):
         return self.redis.execute_command("FENCELOCK.RELEASE", LOCK, self.owner, "FENCE", fence)
 
+    def await_end(self, fence, ms):
+        """Why the hold ended; None: it has not, so far."""
+        return self.redis.execute_command("FENCELOCK.AWAIT", LOCK, fence, ms)
+
     def claim(self, fence):
         """The counter; None: stale."""
         row = self.db.execute("SELECT value FROM fenced_claim(NULL::counters, %s, %s)", (1, fence)).fetchone()
@@ -75,7 +79,9 @@ def main(protocol):
     except psycopg.Error as error:
         assert error.sqlstate == "LF002"
     assert a.update(again, a.claim(again) + 1) is True
+    assert b.await_end(again, 50) is None
     assert a.release(again) == 1
+    assert b.await_end(again, WAIT_MS) == b"ended"
 
     (value,) = a.db.execute("SELECT value FROM counters WHERE id = 1").fetchone()
     print(a_fence, b_fence, again, value)

@@ -30,6 +30,11 @@ class Worker
     @redis.call("FENCELOCK.RELEASE", LOCK, @owner, "FENCE", fence)
   end
 
+  # Why the hold ended; nil: it has not, so far.
+  def await_end(fence, ms)
+    @redis.call("FENCELOCK.AWAIT", LOCK, fence, ms)
+  end
+
   # The row; nil: stale.
   def claim(fence)
     @db.exec_params("SELECT * FROM fenced_claim(NULL::counters, $1, $2)", [1, fence]).first
@@ -71,6 +76,8 @@ rescue PG::Error => error
   expect error.result.error_field(PG::Result::PG_DIAG_SQLSTATE), "LF002"
 end
 expect a.update(again, a.claim(again)["value"] + 1), true
+expect b.await_end(again, 50), nil
 expect a.release(again), 1
+expect b.await_end(again, WAIT_MS), "ended"
 
 puts [a_fence, b_fence, again, a.db.exec("SELECT value FROM counters WHERE id = 1").getvalue(0, 0)].join(" ")

@@ -23,6 +23,11 @@ acquire() {
     redis FENCELOCK.ACQUIRE $lock "$owner" "$ttl_ms" RETRY "$@"
 }
 
+# await_end FENCE MS: why the hold ended; empty: it has not, so far.
+await_end() {
+    redis FENCELOCK.AWAIT $lock "$1" "$2"
+}
+
 # claim FENCE: the counter; empty: stale.
 claim() {
     sql "SELECT value FROM fenced_claim(NULL::counters, 1, $1)"
@@ -57,6 +62,8 @@ again=$(acquire A-$$-again $long_ms)
 expect "$(acquire B-$$-busy $long_ms)" ''
 expect "$(update "$again" 9 || true)" 'ERROR:  LF002'
 expect "$(update "$again" $(($(claim "$again") + 1)))" t
+expect "$(await_end "$again" 50)" ''
 expect "$(redis FENCELOCK.RELEASE $lock A-$$-again FENCE "$again")" 1
+expect "$(await_end "$again" 10000)" ended
 
 echo "$a_fence $b_fence $again $(sql 'SELECT value FROM counters WHERE id = 1')"

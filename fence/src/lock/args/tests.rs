@@ -135,3 +135,16 @@ fn a_fence_option_is_a_fence() {
         assert_eq!(error.to_string(), "fence must be an integer from 1 to 9007199254740991");
     }
 }
+
+#[test]
+fn an_await_names_a_fence_and_a_time() {
+    let read = await_end(b"33", b"500", DAY);
+    assert_eq!(read, Ok(Await { fence: Fence::new(33).unwrap(), wait: Millis(500) }));
+    assert_eq!(
+        await_end(b"0", b"500", DAY).unwrap_err().to_string(),
+        "fence must be an integer from 1 to 9007199254740991"
+    );
+    for word in [&b"0"[..], b"86400001", b"x"] {
+        assert_eq!(await_end(b"33", word, DAY).unwrap_err().to_string(), "ms must be an integer from 1 to 86400000");
+    }
+}

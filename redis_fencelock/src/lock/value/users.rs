@@ -5,7 +5,7 @@
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-use super::{EXPIRED, Header, IN_INDEX, IN_KEYSPACE, IN_SUSPECTS, USERS, Value};
+use super::{EXPIRED, Header, IN_INDEX, IN_KEYSPACE, IN_SUSPECTS, OVER, USERS, Value};
 use crate::ffi::system;
 
 impl Value {
@@ -133,6 +133,15 @@ impl Value {
 
     pub(crate) fn is_marked_expired(&self) -> bool {
         self.has(EXPIRED)
+    }
+
+    /// Notes that the primary has propagated the end of the lease: the value is stored for its delay alone.
+    pub(crate) fn mark_over(self) {
+        self.mark(OVER);
+    }
+
+    pub(crate) fn is_marked_over(&self) -> bool {
+        self.has(OVER)
     }
 
     /// Whether some key, under whatever name, still holds the value.

@@ -48,6 +48,11 @@ impl Worker {
         cmd("FENCELOCK.RELEASE").arg(LOCK).arg(&self.owner).arg("FENCE").arg(fence).query_async(&mut self.redis).await
     }
 
+    /// Why the hold ended; `None`: it has not, so far.
+    async fn await_end(&mut self, fence: i64, ms: u64) -> RedisResult<Option<String>> {
+        cmd("FENCELOCK.AWAIT").arg(LOCK).arg(fence).arg(ms).query_async(&mut self.redis).await
+    }
+
     /// The counter; `None`: stale. The server determines each parameter's type: a key says its own.
     async fn claim(&self, fence: i64) -> Result<Option<i32>, Error> {
         let claim = "SELECT value FROM fenced_claim(NULL::counters, $1::int, $2)";
@@ -86,7 +91,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(unclaimed.code().map(|state| state.code()), Some("LF002"));
     let a_read = a.claim(again).await?.ok_or("stale")?;
     assert!(a.update(again, a_read + 1).await?);
+    assert_eq!(b.await_end(again, 50).await?, None);
     assert!(a.release(again).await?);
+    assert_eq!(b.await_end(again, WAIT_MS).await?.as_deref(), Some("ended"));
 
     let value: i32 = a.db.query_one("SELECT value FROM counters WHERE id = 1", &[]).await?.get(0);
     println!("{a_fence} {b_fence} {again} {value}");

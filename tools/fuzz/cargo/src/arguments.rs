@@ -25,6 +25,10 @@ pub fn run(data: &[u8]) {
             assert_eq!(read, plain);
         }
         [b"steal", owner, ttl, ref options @ ..] => steal(owner, ttl, options),
+        [b"await", word, ms] => {
+            let read = told(args::await_end(word, ms, MAX_TTL)).map(|read| (read.fence, read.wait));
+            assert_eq!(read, fence(word).zip(span(ms, MAX_TTL)));
+        }
         [b"release", owner, ref options @ ..] => {
             let read = told(args::release(owner, options));
             let queued = matches!(options, [name] if name.eq_ignore_ascii_case(b"QUEUED"));
