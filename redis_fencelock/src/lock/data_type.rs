@@ -126,7 +126,7 @@ callback! {
     {
         let value = value.0;
         // Most locks were released: the index has dropped them, and their name would cost two calls into the server.
-        if !value.is_in_wheel() && waiters::is_empty() && awaiters::is_empty() {
+        if !value.is_in_wheel() && waiters::is_empty() && !awaiters::awaits(value.fence()) {
             return;
         }
         if let Some(name) = key.name() {
