@@ -36,6 +36,15 @@ class Chains:
         """How many writes the clients were told of and the last server has not."""
         return len(set(self.acknowledged) - {line.token for line in self.log})
 
+    def wrong(self):
+        """How many accepted writes are based on one that was lost, or that another accepted write has replaced."""
+        tokens, seen, wrong = {line.token for line in self.log}, set(), 0
+        for line in self.log:
+            based_on = (line.resource, line.previous)
+            wrong += based_on in seen or (line.previous != "" and line.previous not in tokens)
+            seen.add(based_on)
+        return wrong
+
     def violations(self):
         """What is wrong, as texts; none when all is one chain for each resource."""
         return [found for resource in sorted(self.held) for found in self._violations_of(resource)]

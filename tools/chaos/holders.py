@@ -10,6 +10,7 @@ import random
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 
 import psycopg
 
@@ -25,6 +26,8 @@ TABLES = """
     INSERT INTO guarded (id) VALUES ('guarded'); SELECT fence_protect('protected');
 """
 HELD = "SELECT id, token FROM rows UNION ALL SELECT id, token FROM protected UNION ALL SELECT id, token FROM guarded"
+READ = "SELECT value, token FROM rows WHERE id = 'row'"
+REPLACE = "UPDATE rows SET value = %s, token = %s WHERE id = 'row'"
 LOG = "INSERT INTO log VALUES (%s, %s, %s, %s, %s)"
 CLAIM = "SELECT value, token FROM fenced_claim(NULL::rows, %s, %s)"
 CLAIM_BOTH = "SELECT value, token FROM fenced_claim_many(NULL::rows, ARRAY['left', 'right'], %s)"
@@ -33,7 +36,8 @@ UPDATE = "SELECT fenced_update('rows', %s, %s, jsonb_build_object('value', %s::i
 PLAIN = "UPDATE protected SET value = %s, token = %s WHERE id = 'protected'"
 PLAIN_GUARDED = "UPDATE guarded SET value = %s, token = %s WHERE id = 'guarded'"
 WAYS = ("row", "both", "protected", "guarded")
-LEASE_MS = 200
+# As without this project: no fence is used.
+UNFENCED = "unfenced"
 # A write that waits for a row or a guard longer than this is given up.
 PATIENCE = "-c lock_timeout=2s -c statement_timeout=5s"
 STALE, OUTLIVED = ("LF001", "LF002"), "LF006"
@@ -41,17 +45,27 @@ STALE, OUTLIVED = ("LF001", "LF002"), "LF006"
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
+@dataclass(frozen=True)
+class Habits:
+    """How holders work: what they write, how many times under one claim at most, and the share that stalls past its lease."""
+
+    ways: tuple = WAYS
+    writes: int = 5
+    stalls: float = 0.2
+    lease_ms: int = 200
+
+
 class Lost(Exception):
     """A newer holder has taken over."""
 
 
 class Holder(threading.Thread):
-    """One client. `redis_port`, `url()`: where the servers are reached."""
+    """One client. `redis_port`, `url()`: where the servers are reached. See Habits."""
 
-    def __init__(self, number, seed, redis_port, url):
+    def __init__(self, number, seed, redis_port, url, habits):
         super().__init__(daemon=True)
         self._chance, self._redis_port, self._url = random.Random(f"{seed}/{number}"), redis_port, url
-        self._name, self._db, self._stopped = f"holder{number}", None, threading.Event()
+        self._db, self._stopped, self._habits = None, threading.Event(), habits
         self.acknowledged, self.refused, self.failure = [], {}, None
 
     def stop(self):
@@ -68,26 +82,33 @@ class Holder(threading.Thread):
             self._close()
 
     def _section(self):
-        way = self._chance.choice(WAYS)
-        try:
-            with Line(self._redis_port) as redis:
-                fence = redis.call("FENCELOCK.ACQUIRE", f"lock:{way}", uuid.uuid4().hex, LEASE_MS, "WAIT", 100)
-        except (OSError, Closed):
-            self._stopped.wait(0.02)
-            return
-        if isinstance(fence, Refused) or fence is None:
+        way = self._chance.choice(self._habits.ways)
+        lock, owner = f"lock:{way}", uuid.uuid4().hex
+        fence = self._ask("FENCELOCK.ACQUIRE", lock, owner, self._habits.lease_ms, "WAIT", 100)
+        if fence is None:
             return
         try:
             self._hold(fence, getattr(self, f"_claim_{way}"), getattr(self, f"_write_{way}"))
         except Lost:
             self._count("stale")
+        self._ask("FENCELOCK.RELEASE", lock, owner)
+
+    def _ask(self, *words):
+        """The reply, or None when there is none."""
+        try:
+            with Line(self._redis_port) as redis:
+                reply = redis.call(*words)
+        except (OSError, Closed):
+            self._stopped.wait(0.02)
+            return None
+        return None if isinstance(reply, Refused) else reply
 
     def _hold(self, fence, claim, write):
         """Claim, and write some times from what is known since."""
         known = self._sure(claim, fence)
-        for _ in range(self._chance.randint(1, 5)):
-            # One in five stalls for longer than its lease.
-            self._stopped.wait(self._chance.uniform(0.25, 0.5) if self._chance.random() < 0.2 else self._chance.uniform(0, 0.03))
+        for _ in range(self._chance.randint(1, self._habits.writes)):
+            is_stalled = self._chance.random() < self._habits.stalls
+            self._stopped.wait(self._chance.uniform(0.25, 0.5) if is_stalled else self._chance.uniform(0, 0.03))
             tokens = [uuid.uuid4().hex for _ in known]
             try:
                 self._wake_up()
@@ -150,6 +171,13 @@ class Holder(threading.Thread):
     def _write_row(self, fence, known, tokens):
         ((_, value, _),) = known
         self._must(self._db.execute(UPDATE, ("row", fence, value + 1, tokens[0])).fetchone()[0])
+
+    def _claim_unfenced(self, _fence):
+        return self._known(["row"], self._db.execute(READ).fetchall())
+
+    def _write_unfenced(self, _fence, known, tokens):
+        ((_, value, _),) = known
+        self._db.execute(REPLACE, (value + 1, tokens[0]))
 
     def _claim_both(self, fence):
         return self._known(["left", "right"], self._db.execute(CLAIM_BOTH, (fence,)).fetchall())

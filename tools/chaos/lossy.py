@@ -21,7 +21,7 @@ from harness.pgbouncer import PgBouncer
 from harness.process import free_port, own, server_account, temporary_folder
 
 from .chains import Chains, Written
-from .holders import HELD, PATIENCE, TABLES, Holder, thief
+from .holders import HELD, PATIENCE, TABLES, Habits, Holder, thief
 from .proxy import Proxy
 
 HOLDERS = 8
@@ -55,10 +55,11 @@ class Run:
 class Lossy:
     """The servers and the holders of one run.
 
-    checks_life: False for servers that accept claims of another life, as the extension did before it knew of lives.
+    checks_life: False for servers that accept claims of another life, as all others do that compare fences.
+    habits: of the holders. is_calm: Redis forgets nothing.
     """
 
-    def __init__(self, kind, seed, *, checks_life=True):
+    def __init__(self, kind, seed, *, checks_life=True, habits=None, is_calm=False):
         self.run, self._chance = Run(kind, seed), random.Random(seed)
         self._settings = {**SETTINGS, **(LAZY if kind == "pg-crash" else {})}
         if not checks_life:
@@ -68,6 +69,7 @@ class Lossy:
             self.run.ways += " preloaded"
         self._is_pooled = self._chance.random() < 0.5
         self.run.ways += " pooled" if self._is_pooled else ""
+        self._habits, self._is_calm = habits or Habits(), is_calm
         self._stack, self._holders, self._stopped = contextlib.ExitStack(), [], threading.Event()
 
     def __enter__(self):
@@ -163,7 +165,7 @@ class Lossy:
     # --- parts
 
     def _maybe_lose_the_locks(self):
-        if self._chance.random() < 0.5:
+        if not self._is_calm and self._chance.random() < 0.5:
             self._redis.kill()
             self._redis.start()
 
@@ -196,9 +198,11 @@ class Lossy:
         return f"postgresql://postgres@127.0.0.1:{self._entry}/postgres?options={PATIENCE.replace(' ', '%20').replace('=', '%3D')}"
 
     def _start(self):
-        self._holders = [Holder(number, self.run.seed, self._redis.port, self._url) for number in range(HOLDERS)]
+        self._holders = [Holder(number, self.run.seed, self._redis.port, self._url, self._habits) for number in range(HOLDERS)]
         for one in self._holders:
             one.start()
+        if self._is_calm:
+            return
         threading.Thread(target=thief, args=(self._redis.port, self._stopped), daemon=True).start()
 
     def _stop(self):

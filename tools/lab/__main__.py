@@ -20,7 +20,7 @@ import redis
 
 from harness import PostgresServer, RedisServer, places
 
-from . import delays, faults, report
+from . import delays, faults, lost_commits, report
 from .updates import MODES, Job, run
 
 SEED = 20261129
@@ -72,6 +72,8 @@ def main():
         results["delays"] = _delays(options)
         results["faults"] = faults.run()
         print(f"delays and faults: {time.time() - began:.0f} s", flush=True)
+        results["lost commits"] = _lost_commits(options)
+        print(f"fail-overs of PostgreSQL: {time.time() - began:.0f} s", flush=True)
     chosen = [job for job in jobs(options.seed, repeats, options.quick) if options.only in ("", job.experiment)]
     results["runs"], results["failed"] = [], []
     with concurrent.futures.ProcessPoolExecutor(options.at_once) as pool:
@@ -114,6 +116,11 @@ def _delays(options):
     load = os.getloadavg()
     measured = delays.measure(options.seed, *((20, 3) if options.quick else (200, 25)))
     return {**measured, "load": [round(one, 1) for one in (load[0], os.getloadavg()[0])]}
+
+
+def _lost_commits(options):
+    measured = lost_commits.measure(options.seed, *((1, 8) if options.quick else (options.repeats, 30)))
+    return {"date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": _commit(), "runs": measured}
 
 
 def _run(job, events):

@@ -1,11 +1,13 @@
 """Tables from results.json; `python -m lab.report` writes them into the pages that have them, between the marks."""
 
+import itertools
 import json
 import re
 import statistics
 import sys
 from pathlib import Path
 
+from . import lost_commits as commits
 from .delays import ARRIVALS, WAYS, summary
 from .faults import surprises
 from .updates import MODES
@@ -27,13 +29,13 @@ def main():
 
 def filled(readme, results):
     """The text with its tables made anew."""
-    tables = {"lost": lost, "updates": updates, "delays": delays, "faults": faults, "machine": machine}
+    tables = {"lost": lost, "updates": updates, "delays": delays, "faults": faults, "machine": machine, "commits": lost_commits}
     return _MARK.sub(lambda found: f"{found[1]}\n{tables[found[2]](results)}\n\n{found[3]}", readme)
 
 
 def text(results):
     """All tables that there are results for."""
-    tables = {"runs": updates, "delays": delays, "faults": faults}
+    tables = {"runs": updates, "delays": delays, "faults": faults, "lost commits": lost_commits}
     return "\n\n".join(table(results) for part, table in tables.items() if part in results)
 
 
@@ -49,7 +51,8 @@ def broken_promises(results):
         for run in results["runs"]
         if run["mode"] == "claim first" and run["lost"]
     ]
-    return [*results["failed"], *lost, *surprises(results.get("faults", {}))]
+    found = surprises(results.get("faults", {})), commits.surprises(results.get("lost commits", {}).get("runs", {}))
+    return [*results["failed"], *lost, *itertools.chain(*found)]
 
 
 def lost(results):
@@ -120,6 +123,15 @@ def faults(results):
             )
         )
     return _table(("fault", "outcome"), rows)
+
+
+def lost_commits(results):
+    """One row for each mode, all repeats together, and when it was measured."""
+    facts = results["lost commits"]
+    names = ("failovers", "acknowledged", "lost", "outlived", "wrong")
+    rows = [(mode, *(sum(run[name] for run in facts["runs"][mode]) for name in names)) for mode in commits.MODES]
+    head = ("mode", "fail-overs", "writes acknowledged", "lost by PostgreSQL", "refused with LF006", "built on a lost or replaced write")
+    return f"{_table(head, rows)}\n\n{facts['date']}, commit {facts['commit']}."
 
 
 def machine(results):
