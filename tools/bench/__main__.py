@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from . import postgres_works, protocol_works, redis_works, report
+from . import lease_works, postgres_works, protocol_works, redis_works, report
 from .works import measure
 
 HERE = Path(__file__).parent
-PARTS = {"postgres": postgres_works, "redis": redis_works, "protocol": protocol_works}
+PARTS = {"postgres": postgres_works, "leases": lease_works, "redis": redis_works, "protocol": protocol_works}
 BASELINE = HERE / "baseline.json"
 # How much worse than the baseline a ratio may be. Instructions repeat to 3% on Redis, whose cron comes by chance, and to
 # half a percent on PostgreSQL; CPU time to a tenth. Times and rates swing with whatever else the machine does, so they

@@ -147,7 +147,7 @@ _ROW, _LETTER, _BARS, _TOP = 22, 6.6, 320, 46
 
 def write(folder, part, records):
     """The charts of a part for which there is something to show, as SVG files in the folder."""
-    for chart in CHARTS[part]:
+    for chart in CHARTS.get(part, ()):
         bars = values(chart, records)
         if bars:
             (Path(folder) / f"{chart.name}.svg").write_text(_draw(chart, bars))
