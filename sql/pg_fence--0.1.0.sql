@@ -1295,6 +1295,10 @@ CREATE FUNCTION fence_internals.stat(
     OUT unclaimed bigint,
     OUT outlived bigint,
     OUT unfenced_refused bigint,
+    OUT grants bigint,
+    OUT busy bigint,
+    OUT waits bigint,
+    OUT late_releases bigint,
     OUT last_stale_at timestamptz,
     OUT last_stale_fence bigint,
     OUT stored_fence_then bigint
@@ -1335,6 +1339,10 @@ SELECT
     s.unclaimed,
     s.outlived,
     s.unfenced_refused,
+    s.grants,
+    s.busy,
+    s.waits,
+    s.late_releases,
     s.last_stale_at,
     s.last_stale_fence,
     s.stored_fence_then
@@ -1345,13 +1353,13 @@ LEFT JOIN pg_catalog.pg_class AS c
 WHERE s.kind IS NULL OR s.kind OPERATOR(pg_catalog.<>) 'table' OR c.oid IS NOT NULL;
 
 COMMENT ON VIEW pg_stat_fence IS
-'Calls on each table and guard since the server started or the counts were reset, rolled back or not.';
+'Calls on each table, guard and lock since the server started or the counts were reset, rolled back or not.';
 COMMENT ON COLUMN pg_stat_fence.kind IS
-'table or guard; other tables and other guards add up those that found no place.';
+'table, guard or lock; other tables, other guards and other locks add up those that found no place.';
 COMMENT ON COLUMN pg_stat_fence.target IS
 'The table.';
 COMMENT ON COLUMN pg_stat_fence.resource IS
-'The name of the guard, at most 128 bytes of it.';
+'The name of the guard or the lock, at most 128 bytes of it.';
 COMMENT ON COLUMN pg_stat_fence.claims IS
 'Claims that stamped or found their fence; transactions that the guard admitted.';
 COMMENT ON COLUMN pg_stat_fence.claims_stale IS
@@ -1366,6 +1374,14 @@ COMMENT ON COLUMN pg_stat_fence.outlived IS
 'Writes and guards that were refused because they relied on what was read before the server was started or promoted.';
 COMMENT ON COLUMN pg_stat_fence.unfenced_refused IS
 'Writes on a protected table that were refused because they had no fence.';
+COMMENT ON COLUMN pg_stat_fence.grants IS
+'How often a lock was granted.';
+COMMENT ON COLUMN pg_stat_fence.busy IS
+'Calls of fencelock_acquire() and fencelock_wait() that were answered with NULL or refused for too many waiters.';
+COMMENT ON COLUMN pg_stat_fence.waits IS
+'Those that had to wait, whatever came of it.';
+COMMENT ON COLUMN pg_stat_fence.late_releases IS
+'Releases by a holder whose lease had ended.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_at IS
 'When the newest stale call was.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_fence IS

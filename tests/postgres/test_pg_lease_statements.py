@@ -1,12 +1,10 @@
 """The whole protocol in two statements: acquire and claim, update and release. And what a lock's row costs over many of them."""
 
 import itertools
-import threading
 
 import pytest
 
 from harness import eventually
-from harness.waiting import HANG_S
 from leases import TTL, Leases, Waiting, queue
 from refusals import refusal, refused
 
@@ -190,27 +188,35 @@ def test_a_hint_that_leads_nowhere_is_no_error(quiet):
 
 
 def test_sixteen_waiters_get_the_lock_equally_often(quiet):
-    sessions = [quiet() for _ in range(16)]
-    grants, rounds = [], 20
-    for session in sessions:
+    """The loops run in the server, and each hold is longer than a busy machine keeps a process from queueing again."""
+    clients, rounds = 16, 10
+    leases = quiet()
+    leases.connection.execute("CREATE TABLE grants (client int, fence bigint)")
+    leases.acquire()
+    loop = """DO $$ DECLARE f bigint; BEGIN
+        FOR n IN 1..{rounds} LOOP
+            f := fencelock_acquire('l', 'o{client}', 60000, 600000);
+            INSERT INTO grants VALUES ({client}, f);
+            COMMIT;
+            PERFORM pg_sleep(0.03);
+            PERFORM fencelock_release('l', 'o{client}', f);
+            COMMIT;
+        END LOOP; END $$"""
+    waiting = []
+    for client in range(clients):
+        session = quiet()
         session.connection.execute("SET pg_fence.max_waiters_per_lock = 100")
-    start = threading.Barrier(16)
-
-    def work(number, session):
-        start.wait(HANG_S)
-        while len(grants) < 16 * rounds:
-            fence = session.acquire("l", f"o{number}", TTL, wait_ms=100_000)
-            grants.append(number)
-            session.release("l", f"o{number}", fence)
-
-    threads = [threading.Thread(target=work, args=pair) for pair in enumerate(sessions)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # From when all are there to when the first has done its share.
-    counts = [grants[: 16 * rounds].count(number) for number in range(16)]
-    assert max(counts) - min(counts) <= rounds / 10 + 1, counts
+        sql = loop.format(client=client, rounds=rounds)
+        waiting.append(Waiting(session.connection, lambda own, sql=sql: own.connection.execute(sql) and "done"))
+        eventually(leases.waiters, client + 1)
+    leases.release()
+    assert [waiter.answer() for waiter in waiting] == ["done"] * clients
+    granted = [client for (client,) in leases.connection.execute("SELECT client FROM grants ORDER BY fence").fetchall()]
+    assert len(granted) == clients * rounds and granted[:clients] == list(range(clients))
+    # As long as all of them want it.
+    first_done = next(n for n in range(len(granted)) if granted[: n + 1].count(granted[n]) == rounds)
+    counts = [granted[: first_done + 1].count(client) for client in range(clients)]
+    assert max(counts) - min(counts) <= rounds / 10, counts
 
 
 def test_the_next_in_the_queue_waits_with_no_polling(leases, connect):

@@ -365,3 +365,40 @@ def test_without_preloading_it_counts_from_version_17_on_and_says_so_before(pg, 
         )
     ]
     db.execute("SELECT pg_stat_fence_reset()")
+
+
+# --- locks
+
+
+LOCK_COUNTERS = ("grants", "busy", "waits", "late_releases")
+
+
+def lock_counts(db, lock="l"):
+    row = db.execute(f"SELECT {', '.join(LOCK_COUNTERS)} FROM pg_stat_fence WHERE kind = 'lock' AND resource = %s", (lock,)).fetchone()
+    return row and dict(zip(LOCK_COUNTERS, row, strict=True))
+
+
+def test_calls_on_locks_are_counted_as_what_they_were(db):
+    none = dict.fromkeys(LOCK_COUNTERS, 0)
+    assert lock_counts(db) is None
+    (fence,) = db.execute("SELECT fencelock_acquire('l', 'a', 60000)").fetchone()
+    db.execute("SELECT fencelock_acquire('l', 'a', 60000, retry => true)")
+    assert lock_counts(db) == {**none, "grants": 1}
+    db.execute("SELECT fencelock_acquire('l', 'b', 60000)")
+    db.execute("SELECT fencelock_acquire('l', 'b', 60000, wait_ms => 10)")
+    assert lock_counts(db) == {**none, "grants": 1, "busy": 2, "waits": 1}
+    db.execute("SELECT fencelock_release('l', 'stranger')")
+    db.execute("SELECT fencelock_free('l')")
+    db.execute("SELECT fencelock_acquire('l', 'b', 60000)")
+    db.execute("SELECT fencelock_release('l', 'a')")
+    assert lock_counts(db) == {**none, "grants": 2, "busy": 2, "waits": 1}, "without a fence nobody knows that it was late"
+    db.execute("SELECT fencelock_release('l', 'a', %s)", (fence,))
+    db.execute("SET pg_fence.max_waiters_per_lock = 0")
+    assert refusal(db, "SELECT fencelock_acquire('l', 'c', 60000, wait_ms => 10)").sqlstate == "53400"
+    assert lock_counts(db) == {"grants": 2, "busy": 3, "waits": 1, "late_releases": 1}
+    db.execute("SELECT fencelock_acquire('short', 'a', 1)")
+    db.execute("SELECT pg_sleep(0.01)")
+    db.execute("SELECT fencelock_release('short', 'a')")
+    assert lock_counts(db, "short") == {**none, "grants": 1, "late_releases": 1}
+    db.execute("SELECT pg_stat_fence_reset()")
+    assert lock_counts(db) is None

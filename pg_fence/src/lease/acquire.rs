@@ -16,6 +16,8 @@ use crate::server::locks::RelationLock;
 use crate::server::session;
 use crate::server::sleep;
 use crate::settings;
+use crate::stats::Subject;
+use crate::stats::memory::Counter;
 use fence::lock::lease::{self, Acquired, Denied, Lease, State};
 use fence::{Fence, Issuer};
 use pgrx::pg_sys::Datum;
@@ -52,28 +54,41 @@ pub(crate) fn refuse_here(function: &'static str, name: &CStr) -> Result<(), Ref
     Ok(())
 }
 
+/// Acquires the lock, and counts.
 fn acquire(asked: &Acquire, keeps_no_snapshot: bool) -> Result<Option<Fence>, Refused> {
+    let subject = Subject::Lock(asked.lock.bytes());
+    let answer = queue_and_acquire(asked, keeps_no_snapshot);
+    match &answer {
+        Ok(Some(Acquired::Granted(_))) => subject.count(Counter::Grants),
+        Ok(Some(Acquired::Again(_))) => {}
+        Ok(None) | Err(Refused::ManyWaiters { .. }) => subject.count(Counter::Busy),
+        Err(_) => {}
+    }
+    Ok(answer?.map(|(Acquired::Granted(lease) | Acquired::Again(lease))| lease.fence))
+}
+
+fn queue_and_acquire(asked: &Acquire, keeps_no_snapshot: bool) -> Result<Option<Acquired>, Refused> {
     let names = Names::of(asked.lock.bytes());
     if asked.request().retry
         && let Some(lease) = granted_before(asked)?
     {
-        return Ok(Some(lease.fence));
+        return Ok(Some(Acquired::Again(lease)));
     }
     // What this transaction itself has changed nobody else can change: it would wait for itself.
     let wait = asked.wait.filter(|_| !names.row.is_mine());
     let max = settings::max_waiters();
-    let patience = wait.filter(|_| max > 0).map(|wait| Patience::of(wait, keeps_no_snapshot));
+    let patience = wait.filter(|_| max > 0).map(|wait| Patience::of(asked.lock, wait, keeps_no_snapshot));
     if !join(&names, patience.as_ref(), max)? {
         // An earlier call of this acquisition may have been ahead in the queue.
         let before = if asked.request().retry { granted_before(asked)? } else { None };
-        return Ok(before.map(|lease| lease.fence));
+        return Ok(before.map(Acquired::Again));
     }
-    let fence = as_head(asked, &names, patience.as_ref())?;
+    let acquired = as_head(asked, &names, patience.as_ref())?;
     give_back(&names.queue);
-    if fence.is_none() && wait.is_some() && max == 0 {
+    if acquired.is_none() && wait.is_some() && max == 0 {
         return Err(Refused::ManyWaiters { max });
     }
-    Ok(fence)
+    Ok(acquired)
 }
 
 /// The lease that an earlier call of this acquisition was granted, as far as it is committed.
@@ -100,7 +115,7 @@ fn join(names: &Names, patience: Option<&Patience>, max: usize) -> Result<bool, 
 }
 
 /// Takes the lock when it is free.
-fn as_head(asked: &Acquire, names: &Names, patience: Option<&Patience>) -> Result<Option<Fence>, Refused> {
+fn as_head(asked: &Acquire, names: &Names, patience: Option<&Patience>) -> Result<Option<Acquired>, Refused> {
     let store = Store::open(RelationLock::Writes)?;
     loop {
         sleep::reset();
@@ -113,11 +128,11 @@ fn as_head(asked: &Acquire, names: &Names, patience: Option<&Patience>) -> Resul
         let due_us = match decide(asked, &store, found.as_ref(), &moment, has_waited)? {
             Decision::Granted(lease) => {
                 store.write(found.as_ref(), asked.lock, Some(asked.owner), &lease, &moment);
-                return Ok(Some(lease.fence));
+                return Ok(Some(Acquired::Granted(lease)));
             }
             Decision::Again(lease) => {
                 give_back(&names.row);
-                return Ok(Some(lease.fence));
+                return Ok(Some(Acquired::Again(lease)));
             }
             Decision::Busy { due_us } => due_us,
             Decision::ClientGone => u64::MAX,

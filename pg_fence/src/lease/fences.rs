@@ -19,7 +19,7 @@ pub(crate) fn with_issuer<T>(
 ) -> Result<T, Refused> {
     let sequence = store.sequence();
     let _owner = AsOwner::of(sequence.oid());
-    let turn = NamedLock::of(Purpose::Fences, b"");
+    let turn = NamedLock::of_hash(Purpose::Fences, 0);
     turn.take(LockMode::Alone);
     let mut issuer = Issuer::default();
     issuer.observe(sequence.last());

@@ -15,7 +15,9 @@ use crate::server::call::{Call, Reply};
 use crate::server::heap::Version;
 use crate::server::locks::{LockMode, RelationLock};
 use crate::server::text::Bytes;
-use fence::lock::lease::{self, Extended, Lease};
+use crate::stats::Subject;
+use crate::stats::memory::Counter;
+use fence::lock::lease::{self, Caller, Extended, Hold, Lease, Lost};
 
 /// `fencelock_extend(lock text, owner text, ttl_ms bigint[, fence bigint])`: the milliseconds now left; 0 where the lease is
 /// not the caller's.
@@ -51,12 +53,25 @@ pub(crate) fn fencelock_release(call: &Call) -> Result<Reply, Refused> {
     let held = Held::read_releasing(call)?;
     let lock = OpenLock::of(held.lock)?;
     let hold = lock.found.as_ref().and_then(|version| version.row.hold());
-    let Ok(lease) = lease::release(hold, held.caller(), lock.moment.now.steady_us) else {
-        lock.leave();
-        return Ok(Reply::from(false));
-    };
-    lock.free(lease);
-    Ok(Reply::from(true))
+    match lease::release(hold, held.caller(), lock.moment.now.steady_us) {
+        Ok(lease) => {
+            lock.free(lease);
+            Ok(Reply::from(true))
+        }
+        Err(lost) => {
+            if is_late(lost, hold, held.caller()) {
+                Subject::Lock(held.lock.bytes()).count(Counter::LateReleases);
+            }
+            lock.leave();
+            Ok(Reply::from(false))
+        }
+    }
+}
+
+/// Whether the caller has held the lock, as far as what is stored shows it: its lease has expired, or its fence is older.
+fn is_late(lost: Lost, hold: Option<Hold>, caller: Caller) -> bool {
+    let is_older = |hold: Hold| caller.fence.is_some_and(|fence| fence < hold.lease.fence);
+    lost == Lost::Expired || (lost == Lost::Another && hold.is_some_and(is_older))
 }
 
 /// A lock that nobody else can change as long as the transaction runs.

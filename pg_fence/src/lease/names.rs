@@ -5,6 +5,7 @@
 //! committed.
 
 use crate::server::locks::{LockMode, NamedLock, Purpose};
+use crate::server::text;
 
 /// The locks of a name.
 pub(crate) struct Names {
@@ -14,7 +15,8 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn of(name: &[u8]) -> Names {
-        Names { row: NamedLock::of(Purpose::Lease, name), queue: NamedLock::of(Purpose::Queue, name) }
+        let hash = text::hash(name);
+        Names { row: NamedLock::of_hash(Purpose::Lease, hash), queue: NamedLock::of_hash(Purpose::Queue, hash) }
     }
 
     /// How many wait for the lock: the head of the queue, and those behind it.

@@ -7,6 +7,9 @@ use crate::server::boot;
 use crate::server::locks::{LockMode, NamedLock};
 use crate::server::session;
 use crate::server::sleep;
+use crate::server::text::Bytes;
+use crate::stats::Subject;
+use crate::stats::memory::Counter;
 use fence::lock::lease::Millis;
 use std::cell::Cell;
 
@@ -14,7 +17,8 @@ use std::cell::Cell;
 const RECHECK_US: u64 = 60_000_000;
 
 /// The time that a call has.
-pub(crate) struct Patience {
+pub(crate) struct Patience<'c> {
+    lock: Bytes<'c>,
     began_us: u64,
     end_us: u64,
     /// Whether it keeps no snapshot while it waits.
@@ -22,11 +26,12 @@ pub(crate) struct Patience {
     has_waited: Cell<bool>,
 }
 
-impl Patience {
-    /// From now on.
-    pub(crate) fn of(wait: Millis, keeps_no_snapshot: bool) -> Patience {
+impl<'c> Patience<'c> {
+    /// For this lock, from now on.
+    pub(crate) fn of(lock: Bytes<'c>, wait: Millis, keeps_no_snapshot: bool) -> Patience<'c> {
         let began_us = boot::steady_us();
         Patience {
+            lock,
             began_us,
             end_us: began_us.saturating_add(wait.as_micros()),
             keeps_no_snapshot,
@@ -70,7 +75,9 @@ impl Patience {
     }
 
     fn prepare(&self) {
-        self.has_waited.set(true);
+        if !self.has_waited.replace(true) {
+            Subject::Lock(self.lock.bytes()).count(Counter::Waits);
+        }
         if self.keeps_no_snapshot {
             sleep::forget_catalog_snapshot();
         }

@@ -13,7 +13,7 @@ use crate::server::locks::{LockMode, RelationLock};
 use crate::server::relation::OpenRelation;
 use crate::server::sequence::Sequence;
 use crate::server::session::MainThread;
-use crate::server::stored::Tid;
+use crate::server::stored::{Tid, is_same};
 use crate::server::text::Bytes;
 use fence::lock::lease::Lease;
 use pgrx::pg_sys::{self, Oid};
@@ -82,9 +82,13 @@ impl Store {
     pub(crate) fn find(&self, name: Bytes, moment: &Moment) -> Option<Version<Row>> {
         let hint = HINTS.borrow().get(name.bytes()).copied();
         let read = |fields: &Fields<COLUMNS>| Row::read(fields, name.bytes(), moment);
-        let version = self.rows().find(name.datum(), hint, read)?;
-        remember(name, version.tid);
-        Some(version)
+        let version = self.rows().find(name.datum(), hint, read);
+        if let Some(version) = &version
+            && hint.is_none_or(|hint| !is_same(&hint, &version.tid))
+        {
+            remember(name, version.tid);
+        }
+        version
     }
 
     /// The row of this name as it was committed last, for whoever only wants to know.

@@ -22,6 +22,9 @@ pub(crate) fn watch_transactions() {
 /// Wakes the head of a lock's queue at COMMIT. To be called with the lock on the row: whoever becomes the head later waits
 /// for that.
 pub(crate) fn head_of(names: &Names) {
+    if names.waiting() == 0 {
+        return;
+    }
     let mut sleepers = SLEEPERS.borrow_mut();
     for head in names.queue.holders() {
         if !sleepers.contains(&head) {

@@ -5,9 +5,9 @@
 
 use crate::server::raw;
 use crate::server::relation::OpenRelation;
-use crate::server::stored::{Tid, block, is_tid};
+use crate::server::stored::{Tid, block, is_same, is_tid};
 use crate::server::text::Bytes;
-use pgrx::pg_sys::{self, Datum, Oid};
+use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
 
 /// The columns of a row, as many as the table has: texts and bigints.
 pub(crate) struct Fields<const N: usize> {
@@ -91,17 +91,53 @@ impl NamedRows<'_> {
         unsafe {
             let tuple = self.form(fields);
             pg_sys::CatalogTupleInsert(self.relation.as_ptr(), tuple);
-            finish(tuple)
+            pg_guard_ffi_boundary(|| finish(tuple))
         }
     }
 
-    /// Replaces a version that was found under the lock on its name.
+    /// Replaces a version that was found under the lock on its name. The name stays.
     pub(crate) fn update<const N: usize>(&self, mut tid: Tid, fields: &Fields<N>) -> Tid {
         // SAFETY: as above; the version is the newest, which is checked by the server.
         unsafe {
             let tuple = self.form(fields);
-            pg_sys::CatalogTupleUpdate(self.relation.as_ptr(), &mut tid, tuple);
-            finish(tuple)
+            let tid = pg_guard_ffi_boundary(|| {
+                replace(self.relation.as_ptr(), &mut tid, tuple);
+                // The index leads to a new version on the same page by way of the old one.
+                if (*(*tuple).t_data).t_infomask2 & pg_sys::HEAP_ONLY_TUPLE as u16 != 0 {
+                    return Some(finish(tuple));
+                }
+                None
+            });
+            tid.unwrap_or_else(|| {
+                self.index(fields, tuple);
+                pg_guard_ffi_boundary(|| finish(tuple))
+            })
+        }
+    }
+
+    /// Adds a new version to the index.
+    ///
+    /// # Safety
+    ///
+    /// The tuple is stored, with these fields.
+    unsafe fn index<const N: usize>(&self, fields: &Fields<N>, tuple: pg_sys::HeapTuple) {
+        const IS_UNCHANGED: bool = true;
+        let (mut value, mut is_null) = (fields.values[0], fields.are_null[0]);
+        // SAFETY: as the caller promises; the index is that of the first column alone, and is closed again.
+        unsafe {
+            let index = pg_sys::index_open(self.index, pg_sys::RowExclusiveLock as i32);
+            let info = pg_sys::BuildIndexInfo(index);
+            pg_sys::index_insert(
+                index,
+                &mut value,
+                &mut is_null,
+                &mut (*tuple).t_self,
+                self.relation.as_ptr(),
+                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                IS_UNCHANGED,
+                info,
+            );
+            pg_sys::index_close(index, pg_sys::NoLock as i32);
         }
     }
 
@@ -110,7 +146,7 @@ impl NamedRows<'_> {
         // SAFETY: as above.
         unsafe {
             pg_sys::CatalogTupleDelete(self.relation.as_ptr(), &mut tid);
-            raw::CommandCounterIncrement();
+            pg_sys::CommandCounterIncrement();
         }
     }
 
@@ -120,7 +156,11 @@ impl NamedRows<'_> {
     unsafe fn form<const N: usize>(&self, fields: &Fields<N>) -> pg_sys::HeapTuple {
         let (values, are_null) = (fields.values.as_ptr(), fields.are_null.as_ptr());
         // SAFETY: as the caller promises; neither array is changed.
-        unsafe { raw::heap_form_tuple(self.relation.descriptor(), values.cast_mut(), are_null.cast_mut()) }
+        unsafe {
+            pg_guard_ffi_boundary(|| {
+                raw::heap_form_tuple(self.relation.descriptor(), values.cast_mut(), are_null.cast_mut())
+            })
+        }
     }
 
     /// From a version to the newest of its row, over the versions that replaced it.
@@ -130,19 +170,19 @@ impl NamedRows<'_> {
         let relation = self.relation.as_ptr();
         // SAFETY: the relation is open, and its tuples are those of a heap. A block is only read where there is one. Each
         // buffer is released. Only whoever holds the lock on the name changes where a version leads to.
-        unsafe {
-            let blocks = pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
+        let found = || unsafe {
+            let blocks = raw::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
             if block(&from) >= blocks {
                 return None;
             }
-            let first = pg_sys::ReadBuffer(relation, block(&from));
+            let first = raw::ReadBuffer(relation, block(&from));
             prune(relation, first);
             let mut tid = from;
             let mut found = None;
             for _ in 0..MAX_VERSIONS {
                 let mut tuple = pg_sys::HeapTupleData { t_self: tid, ..Default::default() };
                 let mut buffer: pg_sys::Buffer = 0;
-                let is_visible = pg_sys::heap_fetch(relation, newest(), &mut tuple, &mut buffer, true);
+                let is_visible = raw::heap_fetch(relation, newest(), &mut tuple, &mut buffer, true);
                 if tuple.t_data.is_null() {
                     release(buffer);
                     break;
@@ -162,7 +202,9 @@ impl NamedRows<'_> {
             }
             release(first);
             found
-        }
+        };
+        // SAFETY: one guard around all of it.
+        unsafe { pg_guard_ffi_boundary(found) }
     }
 
     /// By the index.
@@ -215,7 +257,7 @@ impl NamedRows<'_> {
         let mut fields = Fields::default();
         let (values, are_null) = (fields.values.as_mut_ptr(), fields.are_null.as_mut_ptr());
         // SAFETY: as the caller promises.
-        unsafe { pg_sys::heap_deform_tuple(tuple, self.relation.descriptor(), values, are_null) };
+        unsafe { raw::heap_deform_tuple(tuple, self.relation.descriptor(), values, are_null) };
         fields
     }
 }
@@ -240,25 +282,25 @@ impl Drop for Latest {
     }
 }
 
-fn is_same(one: &Tid, other: &Tid) -> bool {
-    block(one) == block(other) && one.ip_posid == other.ip_posid
-}
-
 /// What is committed now, and what this transaction has changed.
 fn newest() -> pg_sys::Snapshot {
     &raw mut pg_sys::SnapshotSelfData
 }
 
 /// Removes the versions of a page that nobody reads any more, which a fetch by tid does not.
+///
+/// # Safety
+///
+/// The buffer is one of the relation, and pinned. Errors are for the caller's guard.
 unsafe fn prune(relation: pg_sys::Relation, buffer: pg_sys::Buffer) {
-    // SAFETY: the buffer is one of the relation, and pinned.
+    // SAFETY: as the caller promises.
     unsafe {
         #[cfg(not(feature = "pg19"))]
-        pg_sys::heap_page_prune_opt(relation, buffer);
+        raw::heap_page_prune_opt(relation, buffer);
         #[cfg(feature = "pg19")]
         {
             let mut map: pg_sys::Buffer = 0;
-            pg_sys::heap_page_prune_opt(relation, buffer, &mut map, false);
+            raw::heap_page_prune_opt(relation, buffer, &mut map, false);
             release(map);
         }
     }
@@ -270,17 +312,37 @@ unsafe fn prune(relation: pg_sys::Relation, buffer: pg_sys::Buffer) {
 unsafe fn release(buffer: pg_sys::Buffer) {
     if buffer != 0 {
         // SAFETY: as the caller promises.
-        unsafe { pg_sys::ReleaseBuffer(buffer) };
+        unsafe { raw::ReleaseBuffer(buffer) };
+    }
+}
+
+/// # Safety
+///
+/// The relation is open, and the version one of it. Errors are for the caller's guard.
+unsafe fn replace(relation: pg_sys::Relation, old: *mut Tid, new: pg_sys::HeapTuple) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        raw::simple_heap_update(relation, old, new);
+        #[cfg(not(feature = "pg15"))]
+        {
+            let mut indexes = pg_sys::TU_UpdateIndexes::TU_None;
+            raw::simple_heap_update(relation, old, new, &mut indexes);
+        }
     }
 }
 
 /// Lets what follows see the change.
+///
+/// # Safety
+///
+/// The tuple was formed here and is stored now. Errors are for the caller's guard.
 unsafe fn finish(tuple: pg_sys::HeapTuple) -> Tid {
-    // SAFETY: the tuple was formed here and is stored now.
+    // SAFETY: as the caller promises.
     unsafe {
         raw::CommandCounterIncrement();
         let tid = (*tuple).t_self;
-        pg_sys::heap_freetuple(tuple);
+        raw::heap_freetuple(tuple);
         tid
     }
 }

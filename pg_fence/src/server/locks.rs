@@ -2,6 +2,7 @@
 //!
 //! Not row locks: this queue is first in, first out, and takes no room in a table.
 
+use crate::server::raw;
 use crate::server::session;
 use crate::server::sleep::Sleeper;
 use crate::server::subtransaction;
@@ -78,7 +79,11 @@ const OF_THE_SESSION: bool = false;
 impl NamedLock {
     /// The lock of this name in this database. Two names share one by chance of 1 to 2^64, and then only wait longer.
     pub(crate) fn of(purpose: Purpose, name: &[u8]) -> NamedLock {
-        let hash = text::hash(name);
+        NamedLock::of_hash(purpose, text::hash(name))
+    }
+
+    /// The lock of the name with this hash.
+    pub(crate) fn of_hash(purpose: Purpose, hash: u64) -> NamedLock {
         NamedLock(pg_sys::LOCKTAG {
             locktag_field1: session::database(),
             locktag_field2: (hash >> 32) as u32,
@@ -107,7 +112,7 @@ impl NamedLock {
     /// Releases what one `take` took.
     pub(crate) fn release(&self, mode: LockMode) {
         // SAFETY: the tag is complete; the caller holds the lock in this mode.
-        of_the_transaction(|| unsafe { pg_sys::LockRelease(&self.0, mode.number(), OF_THE_SESSION) });
+        of_the_transaction(|| unsafe { raw::LockRelease(&self.0, mode.number(), OF_THE_SESSION) });
     }
 
     /// Whether this transaction has it alone.
@@ -124,7 +129,7 @@ impl NamedLock {
     /// How many have it or wait for it.
     pub(crate) fn requests(&self) -> usize {
         // SAFETY: it reads the lock table.
-        usize::try_from(unsafe { pg_sys::LockWaiterCount(&self.0) }).unwrap_or(0)
+        usize::try_from(unsafe { raw::LockWaiterCount(&self.0) }).unwrap_or(0)
     }
 
     /// The others who have it.

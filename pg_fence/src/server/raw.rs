@@ -33,6 +33,48 @@ declare! {
     fn LWLockRelease(lock: *mut LWLock);
 }
 
+// Locks of transactions.
+declare! {
+    fn LockRelease(tag: *const LOCKTAG, mode: LOCKMODE, of_session: bool) -> bool;
+    fn LockWaiterCount(tag: *const LOCKTAG) -> c_int;
+}
+
+// Rows of the extension's own tables.
+declare! {
+    fn ReadBuffer(relation: Relation, block: BlockNumber) -> Buffer;
+    fn RelationGetNumberOfBlocksInFork(relation: Relation, fork: ForkNumber::Type) -> BlockNumber;
+    fn ReleaseBuffer(buffer: Buffer);
+    fn heap_deform_tuple(tuple: HeapTuple, columns: TupleDesc, values: *mut Datum, are_null: *mut bool);
+    fn heap_fetch(
+        relation: Relation,
+        snapshot: Snapshot,
+        tuple: HeapTuple,
+        buffer: *mut Buffer,
+        keep_buffer: bool,
+    ) -> bool;
+    fn heap_freetuple(tuple: HeapTuple);
+    #[cfg(not(feature = "pg19"))]
+    fn heap_page_prune_opt(relation: Relation, buffer: Buffer);
+    #[cfg(feature = "pg19")]
+    fn heap_page_prune_opt(relation: Relation, buffer: Buffer, map: *mut Buffer, is_read_only: bool);
+    #[cfg(feature = "pg15")]
+    fn simple_heap_update(relation: Relation, old: ItemPointer, tuple: HeapTuple);
+    #[cfg(any(feature = "pg16", feature = "pg17", feature = "pg18"))]
+    fn simple_heap_update(
+        relation: Relation,
+        old: ItemPointer,
+        tuple: HeapTuple,
+        indexes: *mut TU_UpdateIndexes::Type,
+    );
+    #[cfg(feature = "pg19")]
+    fn simple_heap_update(
+        relation: Relation,
+        old: *const ItemPointerData,
+        tuple: HeapTuple,
+        indexes: *mut TU_UpdateIndexes::Type,
+    );
+}
+
 // Reading a jsonb value.
 declare! {
     fn JsonbIteratorInit(container: *mut JsonbContainer) -> *mut JsonbIterator;

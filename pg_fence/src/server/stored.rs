@@ -82,3 +82,8 @@ pub(crate) fn block(tid: &Tid) -> u32 {
 pub(crate) fn is_tid(tid: &Tid) -> bool {
     tid.ip_posid != 0 && block(tid) != pg_sys::InvalidBlockNumber
 }
+
+/// Whether both are the same place.
+pub(crate) fn is_same(one: &Tid, other: &Tid) -> bool {
+    block(one) == block(other) && one.ip_posid == other.ip_posid
+}

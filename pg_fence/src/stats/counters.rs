@@ -1,4 +1,4 @@
-//! The counters: what is counted for a table or a guard, and where its entry lies.
+//! The counters: what is counted for a table, a guard or a lock, and where its entry lies.
 //!
 //! A fixed number of entries, in blocks with a lightweight lock each. Where there is no memory, nothing is counted, and
 //! that is no error.
@@ -14,20 +14,22 @@ use std::cell::Cell;
 const CROWDED: usize = 8;
 /// How long a session rests between two searches of a block for what is gone.
 const RETURN_REST_US: i64 = 1_000_000;
-/// Tables or guards.
+/// Tables, guards or locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SubjectKind {
     /// Tables, known by their oid.
     Table,
     /// Guards, known by a hash of their name.
     Guard,
+    /// Locks, known by a hash of their name.
+    Lock,
 }
 
 /// What an entry counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SubjectKey {
     pub(crate) database: u32,
-    /// The oid of a table, the hash of a guard's name.
+    /// The oid of a table, the hash of the name of a guard or a lock.
     pub(crate) object: u64,
 }
 
@@ -119,6 +121,7 @@ impl Shared {
         match kind {
             SubjectKind::Table => &self.tables,
             SubjectKind::Guard => &self.guards,
+            SubjectKind::Lock => &self.locks,
         }
     }
 }

@@ -43,10 +43,18 @@ pub(crate) enum Counter {
     Outlived,
     /// Refused on a protected table, for no fence.
     UnfencedRefused,
+    /// Locks that were granted.
+    Grants,
+    /// Calls that were answered with nothing: the lock was busy, or the wait expired.
+    Busy,
+    /// Calls that had to wait.
+    Waits,
+    /// Releases of a lease that had ended.
+    LateReleases,
 }
 
 /// How many counters there are.
-pub(crate) const COUNTERS: usize = Counter::UnfencedRefused as usize + 1;
+pub(crate) const COUNTERS: usize = Counter::LateReleases as usize + 1;
 
 /// All zeros but for the locks is an empty table. The number in its name is that of the layout: sessions of another library
 /// version get a segment of their own.
@@ -55,6 +63,7 @@ pub(crate) struct Shared {
     tranche: i32,
     pub(crate) tables: [Block; BLOCKS],
     pub(crate) guards: [Block; BLOCKS],
+    pub(crate) locks: [Block; BLOCKS],
 }
 
 /// Begins a cache line of its own, as others write the blocks beside it.
@@ -106,9 +115,9 @@ pub(crate) fn reserve() {
 }
 
 impl Shared {
-    /// Those of both kinds.
+    /// Those of all kinds.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
-        self.tables.iter().chain(&self.guards)
+        self.tables.iter().chain(&self.guards).chain(&self.locks)
     }
 }
 

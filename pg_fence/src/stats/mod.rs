@@ -21,7 +21,7 @@ use crate::stats::memory::{COUNTERS, Counter, MAX_NAME_BYTES};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::resource::NEVER_CLAIMED;
-use pg_forms::text;
+use pg_forms::{c_string, text};
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
 
@@ -30,6 +30,7 @@ use std::ffi::CStr;
 pub(crate) enum Subject<'a> {
     Table(Oid),
     Guard(&'a CStr),
+    Lock(&'a [u8]),
 }
 
 impl Subject<'_> {
@@ -58,6 +59,10 @@ impl Subject<'_> {
                 let key = SubjectKey { database, object: text::hash(resource.to_bytes()) };
                 counters::count(SubjectKind::Guard, key, counter, stale, &self);
             }
+            Subject::Lock(name) => {
+                let key = SubjectKey { database, object: text::hash(name) };
+                counters::count(SubjectKind::Lock, key, counter, stale, &self);
+            }
         }
     }
 }
@@ -69,6 +74,7 @@ impl Named for Subject<'_> {
         match *self {
             Subject::Table(oid) => (!catalog::is_temporary(oid)).then(Vec::new),
             Subject::Guard(resource) => Some(text::cut(resource, MAX_NAME_BYTES)),
+            Subject::Lock(name) => Some(text::cut(&c_string(name.to_vec()), MAX_NAME_BYTES)),
         }
     }
 
@@ -76,7 +82,7 @@ impl Named for Subject<'_> {
         if key.database != session::database() {
             return !catalog::database_exists(key.database);
         }
-        // What was a guard's name once can be one again.
+        // What was the name of a guard or a lock once can be one again.
         matches!(self, Subject::Table(_))
             && u32::try_from(key.object).is_ok_and(|oid| !catalog::relation_exists(Oid::from(oid)))
     }
@@ -110,7 +116,12 @@ pub(crate) fn stat(call: &Call) -> Result<Reply, Refused> {
         rows.put_fields(&[None; COLUMNS]);
         return Ok(Reply::Handed);
     }
-    for (kind, others) in [(SubjectKind::Table, c"other tables"), (SubjectKind::Guard, c"other guards")] {
+    let kinds = [
+        (SubjectKind::Table, c"other tables"),
+        (SubjectKind::Guard, c"other guards"),
+        (SubjectKind::Lock, c"other locks"),
+    ];
+    for (kind, others) in kinds {
         for counted in counters::read(kind, session::database()) {
             let is_empty = counted.counts.iter().all(|&count| count == 0);
             if counted.key.is_some() || !is_empty {
@@ -136,6 +147,7 @@ fn fields(kind: SubjectKind, others: &CStr, counted: &Counted) -> [Option<Datum>
         (None, _) => (others, None),
         (Some(_), SubjectKind::Table) => (c"table", None),
         (Some(_), SubjectKind::Guard) => (c"guard", Some(types::text_datum(&counted.name))),
+        (Some(_), SubjectKind::Lock) => (c"lock", Some(types::text_datum(&counted.name))),
     };
     let id = counted.key.map(|key| Datum::from(key.object as i64));
     fields[..3].copy_from_slice(&[Some(types::text_datum(name_of_kind.to_bytes())), id, name]);
