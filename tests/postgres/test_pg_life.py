@@ -2,12 +2,15 @@
 have lost what was written after it."""
 
 import os
+import re
 import shutil
+import threading
 
 import psycopg
 import pytest
 
 from harness import PostgresServer, places
+from harness.process import own, server_account, temporary_folder
 
 TABLES = """
     CREATE EXTENSION pg_fence;
@@ -424,3 +427,52 @@ def test_a_library_whose_loading_is_cancelled_is_loaded_by_the_next_call(pg, dsn
         assert outcome(db, "UPDATE guarded SET v = 1 WHERE id = 1", "SELECT fence_use(5)") == 1
         assert outcome(db, "UPDATE guarded SET v = 1 WHERE id = 1") == "LF003"
         assert db.execute("SHOW pg_fence.check_life").fetchone() == ("on",)
+
+
+# --- A standby that lacks the files of the extension.
+
+
+def test_a_server_without_the_files_lets_nothing_through_until_it_has_them(pg, make_pg, closing):
+    primary = make_pg()
+    primary.psql(f"{TABLES} {CLAIMS}")
+    primary.stop()
+    chosen = {} if places.chosen_pg_config() else {"major": pg.major}
+    bare = closing(PostgresServer(**chosen, extension=False, folder=temporary_folder("fencelock-bare", server_account())))
+    shutil.copytree(primary.data_dir, bare.data_dir, symlinks=True)
+    own(bare.data_dir, server_account())
+    bare.start()
+    has_files = "SELECT FROM pg_available_extensions WHERE name = 'pg_fence'"
+    try:
+        with psycopg.connect(bare.url(), autocommit=True) as db:
+            assert db.execute(has_files).rowcount == 0
+            for statement in [*FUNCTIONS, "INSERT INTO guarded VALUES (99)", "UPDATE guarded SET v = 1"]:
+                assert (statement, outcome(db, statement)) == (statement, "58P01")
+            bare.installation.install_extension()
+            assert db.execute(has_files).rowcount == 1
+        with psycopg.connect(bare.url(), autocommit=True) as db:
+            assert outcomes(db) == OUTLIVED
+            assert outcome(db, "INSERT INTO guarded VALUES (99)") == 1
+    finally:
+        bare.kill()
+        shutil.rmtree(bare.data_dir.parent)
+
+
+# --- A cancelled wait for a synchronous standby.
+
+
+def test_a_cancelled_wait_for_the_standby_answers_true_with_a_warning_alone(make_pg, eventually):
+    """So the runbook says that its answer is not to be relied on."""
+    server = make_pg(settings={"synchronous_standby_names": "nobody"})
+    server.psql(f"SET synchronous_commit = local; {TABLES} {CLAIMS}")
+    warnings, answers = [], []
+    with psycopg.connect(server.url(), autocommit=True) as db, psycopg.connect(server.url(), autocommit=True) as other:
+        db.add_notice_handler(lambda diag: warnings.append(diag.message_primary))
+        writer = threading.Thread(target=lambda: answers.append(db.execute("SELECT fenced_update('t', 1, 5, '{\"v\": 1}')").fetchone()))
+        writer.start()
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        eventually(lambda: other.execute(waits).fetchone(), (1,))
+        other.execute("SELECT pg_cancel_backend(%s)", (db.info.backend_pid,))
+        writer.join(60)
+    assert answers == [(True,)]
+    (runbook,) = re.findall(r"\(`(canceling wait [^`]*)`", (places.ROOT / "docs" / "operations.md").read_text())
+    assert warnings == [runbook]

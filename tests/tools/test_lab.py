@@ -9,9 +9,10 @@ import statistics
 import pytest
 
 from harness.places import ROOT
-from lab import faults, losses, report
+from lab import faults, losses, lost_commits, report
 from lab.delays import WAYS, measure, summary
 from lab.updates import MODES, Job, run, stall_plan
+from seeds import seed
 
 RESULTS = json.loads(report.RESULTS.read_text())
 # Two of forty sections stall, in the middle: others still have something to write meanwhile.
@@ -55,6 +56,14 @@ def test_the_same_stalls_lose_nothing_when_the_row_is_claimed_first():
     assert (result["stalls"], result["lost"], result["final"]) == (2, 0, 40)
     assert result["rejected"] >= 2
     assert not [event for event in log if "cause" in event]
+
+
+@pytest.mark.long
+def test_after_a_failover_of_postgresql_claim_first_builds_on_no_lost_write():
+    for made in lost_commits.measure(seed(), 1, 4).values():
+        print(made)
+        assert made[0]["failovers"] > 0 and made[0]["acknowledged"] > 0
+    assert made[0]["violations"] == 0
 
 
 @pytest.mark.long
@@ -155,6 +164,16 @@ def test_the_committed_run_is_whole_and_claim_first_lost_nothing_in_it():
         assert [one["lost"] for one in report.of(RESULTS, experiment, "claim first")] == [0] * 5
     assert all(sum(one["causes"].values()) == one["lost"] for one in RESULTS["runs"])
     assert report.broken_promises(RESULTS) == faults.surprises(RESULTS["faults"]) == []
+
+
+def test_in_the_committed_run_only_claim_first_built_on_no_lost_write():
+    runs = RESULTS["lost commits"]["runs"]
+    for mode, made in runs.items():
+        assert len(made) == 5 and all(run["lost"] > 0 for run in made)
+        assert (sum(run["violations"] for run in made) == 0) == (mode == "claim first")
+    assert sum(run["outlived"] for run in runs["claim first"]) > 0
+    wrong = {**RESULTS["lost commits"], "runs": {**runs, "claim first": runs["no fence"]}}
+    assert len(report.broken_promises({**RESULTS, "lost commits": wrong})) == 1
 
 
 def test_a_run_in_which_claim_first_loses_is_a_failure():

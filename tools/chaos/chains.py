@@ -33,7 +33,7 @@ class Chains:
         return [line for line in self.log if line.resource == resource]
 
     def lost(self):
-        """How many writes the clients were told of and the last server has not."""
+        """How many acknowledged writes the last server does not have."""
         return len(set(self.acknowledged) - {line.token for line in self.log})
 
     def wrong(self):

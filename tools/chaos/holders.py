@@ -41,7 +41,7 @@ UNFENCED = "unfenced"
 # A write that waits for a row or a guard longer than this is given up.
 PATIENCE = "-c lock_timeout=2s -c statement_timeout=5s"
 STALE, OUTLIVED = ("LF001", "LF002"), "LF006"
-# That a broken connection cannot be rolled back is no news here.
+# A broken connection cannot be rolled back: it warns of that each time.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
@@ -144,7 +144,7 @@ class Holder(threading.Thread):
             raise error
 
     def _wake_up(self):
-        """A connection that answers. That an old one does not is no reason to read again."""
+        """A connection that answers. Where an old one does not, it reads nothing again."""
         while True:
             try:
                 if self._db is None or self._db.closed:
