@@ -53,10 +53,11 @@ EXTENSION_SOURCES := $(COMMON_SOURCES) $(shell find pg_fence -name '*.rs' -o -na
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: help build demo test test-long test-matrix test-clients test-schema-tools chaos fuzz mutants lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
+.PHONY: help build demo demo-postgres test test-long test-matrix test-clients test-schema-tools chaos fuzz mutants lab bench bench-quick docs up down install all deb tarball pgxn test-packages lint lint-workflows purity clean setup-demo setup-test module drill extensions clients FORCE
 
 help:
 	@echo 'make demo        the story of workers A and B, told on a real Redis and a real PostgreSQL'
+	@echo 'make demo-postgres  the same without Redis: leases inside PostgreSQL, two statements'
 	@echo 'make test        every test: cargo test, then pytest against Redis and PostgreSQL 18 and 15'
 	@echo 'make test-long   the tests that take minutes'
 	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
@@ -92,6 +93,10 @@ build: setup-demo module $(call extension,$(MAJOR))
 
 demo: build
 	@$(HARNESS) demo
+
+# The same on one server: PostgreSQL grants the leases.
+demo-postgres: setup-demo $(call extension,$(MAJOR))
+	@$(HARNESS) demo.postgres
 
 test: setup-test module drill extensions clients
 	$(CARGO) test $(FLAGS)

@@ -94,7 +94,7 @@ def test_a_job_whose_worker_is_late_has_one_completion_and_that_is_the_newest_wo
 def test_a_job_whose_pick_a_fail_over_has_lost_is_completed_once(jobs, connect):
     """The promoted server knows nothing of the last pick: neither the row nor, where there is one, the sequence."""
     jobs.execute("DELETE FROM jobs WHERE id > 1")
-    jobs.execute("CREATE TABLE kept AS SELECT * FROM jobs; CREATE TABLE sequences AS SELECT sequencename, last_value FROM pg_sequences")
+    jobs.execute("CREATE TABLE kept AS SELECT * FROM jobs; CREATE TABLE sequences AS SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = 'public'")
     before = connect().execute("SELECT fence FROM pick_job('1 minute')").fetchone()[0]
     jobs.execute("UPDATE jobs SET state = kept.state, run_until = NULL, attempts = 0, fence = kept.fence FROM kept WHERE jobs.id = kept.id")
     jobs.execute("SELECT setval(sequencename::regclass, coalesce(last_value, 1), last_value IS NOT NULL) FROM sequences")

@@ -62,6 +62,13 @@ def test_the_story_holds_on_servers_that_run_already(redis_server, r, pg, db, ds
     assert told.stdout.rstrip().endswith("claim first ended at 2.")
 
 
+def test_the_story_holds_on_one_server():
+    told = subprocess.run([sys.executable, "-m", "demo.postgres"], cwd=TOOLS, stdout=subprocess.PIPE, text=True, timeout=240)
+    assert told.returncode == 0, told.stdout
+    assert re.findall(r"the counter is (\d)", told.stdout) == ["2"] and "redis" not in told.stdout.lower()
+    assert told.stdout.rstrip().endswith("the counter ended at 2.")
+
+
 def test_a_story_that_does_not_hold_is_a_failure_in_a_terminal_too(tmp_path):
     """In a terminal the two workers have a lane each, and a line moves while both wait."""
     terminal, output = pty.openpty()
