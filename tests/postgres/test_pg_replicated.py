@@ -182,6 +182,37 @@ def test_plain_replication_brings_the_older_fence_back(sides):
     assert there.rows() != newest
 
 
+# --- What the manual says that it does not do.
+
+
+def test_a_row_that_moves_to_another_partition_is_not_compared(sides):
+    parts = """CREATE TABLE t (id int, v text, fence bigint NOT NULL DEFAULT 0, r text DEFAULT 'a', PRIMARY KEY (r, id)) PARTITION BY LIST (r);
+        CREATE TABLE pa PARTITION OF t FOR VALUES IN ('a'); CREATE TABLE pb PARTITION OF t FOR VALUES IN ('b')"""
+    here, there = sides("newest", parts)
+    there.subscribe(here)
+    there.pause()
+    for side, fence in ((here, 3), (there, 5)):
+        side.session.execute("SELECT fenced_claim_json('t', ROW('a'::text, 1), %s)", (fence,))
+    with here.session.transaction():
+        here.session.execute("SELECT fence_use(3)")
+        here.session.execute("UPDATE t SET r = 'b' WHERE id = 1")
+    there.go_on()
+    there.has_applied(here)
+    assert there.session.execute("SELECT r, fence FROM t WHERE id = 1").fetchall() == [("b", 3)]
+
+
+def test_a_long_value_that_did_not_change_can_stay_the_older_one(sides):
+    here, there = sides("newest", f"{TABLE}; ALTER TABLE t ADD note text; ALTER TABLE t ALTER v SET STORAGE EXTERNAL")
+    here.session.execute("SELECT fenced_write('t', 1, 2, jsonb_build_object('v', repeat('here', 2000)))")
+    there.subscribe(here)
+    there.pause()
+    assert there.write(there.session, 1, 5, "there" * 2000)
+    here.session.execute("SELECT fenced_write('t', 1, 9, '{\"note\": \"newest\"}')")
+    there.go_on()
+    there.has_applied(here)
+    assert there.session.execute("SELECT left(v, 4), note, fence FROM t WHERE id = 1").fetchone() == ("ther", "newest", 9)
+
+
 # --- The option.
 
 
