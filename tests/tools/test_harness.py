@@ -320,6 +320,18 @@ def test_install_puts_every_file_under_destdir(pg, tmp_path):
     assert installed == {name: 0o755 if kind == "lib" else 0o644 for _, kind, name in places.extension_files(pg.major)}
 
 
+def test_the_commands_of_the_install_page_remove_what_install_put_and_nothing_else(pg, tmp_path):
+    pg_config = places.chosen_pg_config() or places.pg_config_of(pg.major)
+    command = ["make", "--no-print-directory", "install", f"PG_CONFIG={pg_config}", f"DESTDIR={tmp_path}"]
+    subprocess.run(command, cwd=places.ROOT, check=True, stdout=subprocess.PIPE)
+    (extensions,) = tmp_path.rglob("extension")
+    (extensions / "pg_fence_of_others.control").touch()
+    (block,) = re.findall(r"```sh\n(sudo rm .*?)```", (places.ROOT / "docs" / "install.md").read_text(), re.DOTALL)
+    here = block.replace("sudo rm /", f"rm {tmp_path}/").replace("sudo ", "").replace("$(/path/to/pg_config", f"{tmp_path}$({pg_config}")
+    subprocess.run(["sh", "-e", "-c", here], check=True)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["pg_fence_of_others.control"]
+
+
 def test_install_without_a_server_puts_the_module_alone(tmp_path):
     command = ["make", "--no-print-directory", "install", f"DESTDIR={tmp_path}", "MODULE_DIR=/opt/modules"]
     environment = {name: value for name, value in os.environ.items() if name != "PG_CONFIG"}
