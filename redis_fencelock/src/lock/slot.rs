@@ -72,8 +72,10 @@ impl LockEvent {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.key.close();
-        for event in self.pending.events.iter().flatten() {
-            self.ctx.notify(event.name(), self.name);
+        if self.pending.count > 0 {
+            for event in self.pending.events.iter().flatten() {
+                self.ctx.notify(event.name(), self.name);
+            }
         }
     }
 }
