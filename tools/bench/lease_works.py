@@ -11,7 +11,8 @@ import threading
 import time
 
 import psycopg
-from harness import places
+import redis
+from harness import RedisServer, places
 
 from .postgres_works import Server
 from .works import Work
@@ -56,6 +57,7 @@ def works(load, quick):
             yield from _wal(server)
             yield from _old_snapshot(server)
             yield from _handovers(server)
+            yield from _whole_protocol(server)
 
 
 def _server(major, **how):
@@ -115,6 +117,58 @@ def _old_snapshot(server, cycles=20_000):
         yield Work(f"{name}, 20,000 cycles under an old snapshot against none", "cycles per second", target, None, *sides, at_least=True, rounds=3)
 
 
+ENTER = """SELECT f.mine, c.value FROM fencelock_acquire('p', %s, 60000, 60000) AS f(mine),
+    LATERAL fenced_claim(NULL::counters, 1, f.mine) AS c WHERE f.mine IS NOT NULL"""
+LEAVE = "SELECT fenced_update('counters', 1, %s, %s::jsonb), fencelock_release('p', %s, %s)"
+
+
+def _whole_protocol(server, seconds=4):
+    """Acquire, claim, update, release, over loopback: two statements, or two commands of the module and two statements."""
+    with contextlib.closing(RedisServer().start()) as module:
+
+        def on_postgres(owner, db, _):
+            fence, value = db.execute(ENTER, (owner,), prepare=True).fetchone()
+            db.execute(LEAVE, (fence, f'{{"value": {value + 1}}}', owner, fence), prepare=True)
+
+        def on_both(owner, db, locks):
+            fence = locks.execute_command("FENCELOCK.ACQUIRE", "p", owner, 60_000, "WAIT", 60_000)
+            (value,) = db.execute("SELECT value FROM fenced_claim(NULL::counters, 1, %s)", (fence,), prepare=True).fetchone()
+            patch = f'{{"value": {value + 1}}}'
+            db.execute("SELECT fenced_update('counters', 1, %s, %s::jsonb)", (fence, patch), prepare=True)
+            locks.execute_command("FENCELOCK.RELEASE", "p", owner, "FENCE", fence)
+
+        def time_of(cycle, workers, synced):
+            def measured():
+                server.fresh()
+                cycles = [0] * workers
+                ends_at = time.perf_counter() + seconds
+
+                def work(number):
+                    with psycopg.connect(server.server.url(), autocommit=True) as db, redis.Redis(port=module.port) as locks:
+                        db.execute(f"SET synchronous_commit = {'on' if synced else 'off'}")
+                        while time.perf_counter() < ends_at:
+                            cycle(f"w{number}", db, locks)
+                            cycles[number] += 1
+
+                _together(work, workers)
+                return seconds / sum(cycles)
+
+            return measured
+
+        for workers, synced in ((1, True), (1, False), (16, True), (16, False)):
+            sides = (time_of(cycle, workers, synced) for cycle in (on_postgres, on_both))
+            name = f"the whole protocol against the module and two statements, {workers} workers, commits {'synced' if synced else 'not synced'}"
+            yield Work(name, "time", 0.9 if workers == 1 and synced else None, None, *sides, rounds=3)
+
+
+def _together(work, workers):
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def _handovers(server, clients=16, hold_s=0.005, seconds=6):
     """The time from the call that releases to the moment at which the next client has the lock."""
 
@@ -122,8 +176,10 @@ def _handovers(server, clients=16, hold_s=0.005, seconds=6):
         server.fresh()
         released, handovers, ends_at = [0.0], [], time.perf_counter() + seconds
 
-        def work():
+        def work(_):
             with psycopg.connect(server.server.url(), autocommit=True) as db:
+                # An advisory lock writes nothing, so no flush of the disk is in the comparison.
+                db.execute("SET synchronous_commit = off")
                 while time.perf_counter() < ends_at:
                     while db.execute(*acquire, prepare=True).fetchone()[0] is None:
                         time.sleep(0.1)
@@ -132,11 +188,7 @@ def _handovers(server, clients=16, hold_s=0.005, seconds=6):
                     released[0] = time.perf_counter()
                     db.execute(*release, prepare=True)
 
-        threads = [threading.Thread(target=work) for _ in range(clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        _together(work, clients)
         return statistics.median(handovers[clients:]) * 1000
 
     server.db.execute("ALTER DATABASE postgres SET pg_fence.max_waiters_per_lock = 100")

@@ -47,7 +47,7 @@ def machine(part):
 def _versions(part):
     if part != "redis":
         yield from map(_postgres_version, places.MAJORS if part in ("postgres", "leases") else places.MAJORS[:1])
-    if part not in ("postgres", "leases"):
+    if part != "postgres":
         yield from _redis_versions(redis_works.servers(quick=part != "redis"))
 
 

@@ -27,7 +27,7 @@ OBJECTS = """
     FROM pg_proc p
     JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
     JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_fence'
-    WHERE p.pronamespace = 'public'::regnamespace AND obj_description(p.oid, 'pg_proc') !~ 'Key as'
+    WHERE p.pronamespace = 'public'::regnamespace AND obj_description(p.oid, 'pg_proc') !~ 'Key as|of this fence'
     GROUP BY 1, 2
     ORDER BY 1
 """
