@@ -11,10 +11,12 @@ CONTENT = {
     "rows": """SELECT 'Mixed Case', id::text, v, fence FROM "Mixed Case" UNION ALL SELECT 'parts', r, v, fence FROM parts
         UNION ALL SELECT 'far.away', id::text, v, fence FROM far.away ORDER BY 1, 2""",
     "guards": "SELECT resource, fence FROM fence_internals.guards ORDER BY 1",
+    "leases": "SELECT name, owner, fence = (SELECT last_value FROM fence_internals.lease_fences) FROM fence_internals.leases ORDER BY 1",
     "protected": "SELECT target::text, fence_column::text, open_by, replicated FROM fence_protected ORDER BY 1",
     "granted": "SELECT has_function_privilege('app', 'fenced_guard(text, bigint)', 'EXECUTE')",
 }
 ROWS = [("Mixed Case", "1", 1, 57), ("far.away", "3", 1, 57), ("parts", "a", 1, 57), ("parts", "b", 1, 57)]
+LEASES = [("held", "né 'x'", True), ("released", None, False)]
 GUARDS = [("ledger", 57), ("né 'x'", 58)]
 PROTECTED = [
     ("\"Mixed Case\"", "fence", [], "plain"),
@@ -38,6 +40,8 @@ SOURCE = """
     SELECT fenced_write('"Mixed Case"', 1, 57, '{"v": 1}'), fenced_write('far.away', 3, 57, '{"v": 1}', 'lock fence');
     SELECT fenced_write('parts', r, 57, '{"v": 1}') FROM (VALUES ('a'), ('b')) p (r);
     SELECT fenced_guard('ledger', 57), fenced_guard('né ''x''', 58);
+    SET pg_fence.lease_in_transaction = on;
+    SELECT fencelock_acquire('released', 'a', 86400000), fencelock_release('released', 'a'), fencelock_acquire('held', 'né ''x''', 86400000);
     GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO app;
 """
 CONTENT["rows"] = CONTENT["rows"].replace("v, fence FROM far.away", 'v, "lock fence" FROM far.away')
@@ -101,7 +105,7 @@ def databases(pg, tmp_path_factory):
     made.close()
 
 
-WHOLE = {"rows": ROWS, "guards": GUARDS, "protected": PROTECTED, "granted": [(True,)]}
+WHOLE = {"rows": ROWS, "guards": GUARDS, "leases": LEASES, "protected": PROTECTED, "granted": [(True,)]}
 FORMS = {
     "plain": ((), ()),
     "custom": (("-Fc",), ()),
@@ -135,6 +139,10 @@ def test_what_was_restored_works_for_its_owner(databases):
                 db.execute(statement)
             assert caught.value.sqlstate == sqlstate
         db.execute("DO $$ BEGIN PERFORM fenced_guard('ledger', 60); END $$")
+        (last,) = db.execute("SELECT max(fence) FROM fence_internals.leases").fetchone()
+        assert db.execute("SELECT fencelock_acquire('held', 'b', 1000)").fetchone() == (None,)
+        assert db.execute("SELECT fencelock_acquire('released', 'b', 1000) > %s", (last,)).fetchone() == (True,)
+        assert db.execute("SELECT fencelock_release('held', 'né ''x''')").fetchone() == (True,)
         second = databases.empty()
         assert databases.restore(databases.dump(source=restored), second) == []
         assert ("ledger", 60) in databases.content(second)["guards"]
@@ -143,7 +151,7 @@ def test_what_was_restored_works_for_its_owner(databases):
 def test_a_schema_only_dump_restores_the_protection_and_no_guard(databases):
     restored = databases.empty()
     assert databases.restore(databases.dump("--schema-only"), restored) == []
-    assert databases.content(restored) == {**WHOLE, "rows": [], "guards": []}
+    assert databases.content(restored) == {**WHOLE, "rows": [], "guards": [], "leases": []}
 
 
 def test_a_data_only_dump_is_refused_by_protected_tables_with_advice(databases):
