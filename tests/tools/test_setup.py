@@ -72,6 +72,26 @@ def test_missing_server_headers_are_named_with_their_package(machine, tmp_path):
     assert "postgres.h" not in machine(environment=[("PG_CONFIG", str(path))])[0]
 
 
+def test_the_headers_of_icu_are_needed_where_the_server_was_built_with_it(machine, tmp_path):
+    path = machine.stubs / "my_pg_config"
+    path.write_text(f"""#!/bin/sh\necho "{tmp_path}"\n""")
+    path.chmod(0o755)
+    (tmp_path / "postgres.h").touch()
+    (tmp_path / "pg_config.h").write_text("#define USE_ICU 1\n")
+    without_icu = {"cc": "! grep -q unicode", "id": "echo 0", "apt_get": "true", "apt_cache": 'echo "  Candidate: (none)"'}
+    chosen = [("PG_CONFIG", str(path)), ("LIBCLANG_PATH", "/here")]
+    needed = "no source of apt has libicu-dev"
+    assert needed in machine(environment=chosen, python3="[ $1 = -c ]", **without_icu)[0]
+    assert needed not in machine(environment=chosen, python3="[ $1 = -c ]", **{**without_icu, "cc": "true"})[0]
+    (tmp_path / "pg_config.h").write_text("/* #undef USE_ICU */\n")
+    assert needed not in machine(environment=chosen, python3="[ $1 = -c ]", **without_icu)[0]
+    fetched = tmp_path / "target" / "servers" / "postgres-15"
+    fetched.mkdir(parents=True)
+    (tmp_path / "pg_config.h").write_text("#define USE_ICU 1\n")
+    path.rename(fetched / "pg_config")
+    assert needed not in machine(environment=[("PG_CONFIG", str(fetched / "pg_config")), chosen[1]], python3="[ $1 = -c ]", **without_icu)[0]
+
+
 @pytest.mark.parametrize(("wanted", "needed_gb"), [("demo", 3), ("test", 6)])
 def test_a_full_disk_is_named_before_anything_is_fetched(machine, wanted, needed_gb):
     said, calls = machine(wanted, df=f'echo; echo "disk 0 0 {needed_gb * 1024 * 1024 - 1}"')
