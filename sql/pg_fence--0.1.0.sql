@@ -892,7 +892,7 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fencelock_forget(bigint) IS
-'Removes the rows of free locks with a fence below this one, and returns how many.';
+'Removes the rows of free locks with a fence below this one, up to 1,000 a call, and returns how many.';
 
 CREATE FUNCTION fence_internals.leases(
     OUT lock text,

@@ -7,7 +7,8 @@ import psycopg
 import pytest
 
 from harness import eventually
-from leases import TTL, Leases
+from leases import TTL, Leases, Waiting
+from refusals import refused
 
 SHIFT_US = 5_000_000_000_000
 
@@ -78,6 +79,30 @@ def test_no_fence_is_issued_again_over_crashes_under_load(server, session):
     assert len(set(everything)) == len(everything)
     assert all(fences == sorted(fences) for fences in issued.values())
     assert session().acquire("new") > max(everything)
+
+
+def test_an_error_of_a_lock_while_the_table_is_open_is_an_error_and_no_crash(server, session):
+    """The lock table of the server is full; or somebody gives up the wait for his turn with the last fence."""
+    leases, waits, altering = session(), session(), session()
+    for call in ("fencelock_acquire('n' || n, 'o', 1)", "fencelock_acquire('n' || n, 'o', 1, retry => true)"):
+        with refused("53200"):
+            leases.one(f"SELECT count({call}) FROM generate_series(1, 60000) AS n")
+    altering.connection.execute("BEGIN; ALTER SEQUENCE fence_internals.lease_fences CACHE 1")
+    first = Waiting(waits.connection, lambda own: own.acquire("first"))
+    eventually(lambda: leases.one("SELECT count(*) FROM pg_locks WHERE NOT granted"), 1)
+    leases.connection.execute("SET statement_timeout = 100")
+    with refused("57014"):
+        leases.acquire("second")
+    altering.connection.execute("ROLLBACK")
+    assert first.answer() is not None and leases.acquire("second") is not None
+
+
+def test_forget_takes_no_more_locks_than_there_is_room_for(server, session):
+    leases = session()
+    for first in range(0, 12_000, 1_000):
+        leases.one("SELECT count(fencelock_acquire('n' || n, 'o', 1)) FROM generate_series(%s::int, %s::int) AS n", first, first + 999)
+    assert leases.one("SELECT fencelock_forget(9007199254740991)") == 1_000
+    assert leases.one("SELECT count(*) FROM fence_internals.leases") == 11_000
 
 
 def test_commits_that_are_not_synced_can_be_lost_and_fences_still_grow(server, session):

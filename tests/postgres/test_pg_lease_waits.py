@@ -245,6 +245,18 @@ def test_a_deadlock_of_two_transactions_is_the_servers_error(leases, connect):
     assert answers.count("40P01") == 1 and None not in answers
 
 
+@pytest.mark.parametrize("command", ["REINDEX TABLE", "VACUUM FULL"])
+def test_a_sleeper_holds_up_nobody_who_locks_the_table(leases, sessions, connect, command):
+    """And so not the holder, whose release would queue behind that."""
+    fence = leases.acquire()
+    (waiter,) = queue(sessions(1), leases, retry=True)
+    admin = connect()
+    admin.execute("SET statement_timeout = '30s'")
+    admin.execute(f"{command} fence_internals.leases")
+    assert waiter.still_waits and leases.extend() > 0 and leases.release() is True
+    assert waiter.answer() > fence
+
+
 def test_no_more_wait_than_the_setting_allows(db, leases, sessions, connect):
     leases.acquire()
     waiting = queue(sessions(10), leases)

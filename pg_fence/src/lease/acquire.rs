@@ -94,7 +94,9 @@ fn queue_and_acquire(asked: &Acquire, keeps_no_snapshot: bool) -> Result<Option<
 /// The lease that an earlier call of this acquisition was granted, as far as it is committed.
 fn granted_before(asked: &Acquire) -> Result<Option<Lease>, Refused> {
     let moment = boot::moment();
-    let row = Store::open(RelationLock::Reads)?.find_committed(asked.lock, &moment);
+    let store = Store::open(RelationLock::Reads)?;
+    let row = store.find_committed(asked.lock, &moment);
+    store.close_unchanged();
     let hold = row.as_ref().and_then(Row::hold);
     match lease::acquire(hold, true, asked.request(), &mut Issuer::default(), moment.now) {
         Ok(Acquired::Again(lease)) => Ok(Some(lease)),
@@ -116,12 +118,12 @@ fn join(names: &Names, patience: Option<&Patience>, max: usize) -> Result<bool, 
 
 /// Takes the lock when it is free.
 fn as_head(asked: &Acquire, names: &Names, patience: Option<&Patience>) -> Result<Option<Acquired>, Refused> {
-    let store = Store::open(RelationLock::Writes)?;
     loop {
         sleep::reset();
         if !patience::take(&names.row, patience) {
             return Ok(None);
         }
+        let store = Store::open(RelationLock::Writes)?;
         let moment = boot::moment();
         let found = store.find(asked.lock, &moment);
         let has_waited = patience.is_some_and(Patience::has_waited);
@@ -137,6 +139,8 @@ fn as_head(asked: &Acquire, names: &Names, patience: Option<&Patience>) -> Resul
             Decision::Busy { due_us } => due_us,
             Decision::ClientGone => u64::MAX,
         };
+        // A REINDEX that waited for a sleeper would keep the holder from its release.
+        store.close_unchanged();
         give_back(&names.row);
         match patience.filter(|patience| due_us < u64::MAX && !patience.is_over()) {
             Some(patience) => patience.sleep_until(due_us)?,

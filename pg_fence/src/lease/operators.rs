@@ -58,8 +58,11 @@ pub(crate) fn fencelock_free(call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::from(is_held))
 }
 
+/// The locks on the names are kept to the end of the transaction, and all sessions share the room for them.
+const MAX_FORGOTTEN: i64 = 1_000;
+
 /// `fencelock_forget(older_than bigint)`: removes what is stored of free locks whose last fence is below this one, and answers
-/// how many they were. Leaves one that another transaction is changing.
+/// how many they were. Leaves one that another transaction is changing, and what is more than a call removes.
 pub(crate) fn fencelock_forget(call: &Call) -> Result<Reply, Refused> {
     refuse_here("fencelock_forget()", c"fencelock_forget()")?;
     let older_than = arguments::fence(&mut call.arguments())?;
@@ -73,6 +76,9 @@ pub(crate) fn fencelock_forget(call: &Call) -> Result<Reply, Refused> {
     for (name, row) in store.all_committed(&moment) {
         if is_forgettable(&row) && store.remove_if(&name, &moment, is_forgettable) {
             removed += 1;
+            if removed == MAX_FORGOTTEN {
+                break;
+            }
         }
     }
     Ok(Reply::from(removed))

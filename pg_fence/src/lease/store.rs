@@ -9,7 +9,7 @@ use crate::server::boot::Moment;
 use crate::server::callbacks;
 use crate::server::catalog;
 use crate::server::heap::{Fields, NamedRows, Version};
-use crate::server::locks::{LockMode, RelationLock};
+use crate::server::locks::{self, LockMode, RelationLock};
 use crate::server::relation::OpenRelation;
 use crate::server::sequence::Sequence;
 use crate::server::session::MainThread;
@@ -41,6 +41,7 @@ struct Places {
 /// The open table.
 pub(crate) struct Store {
     relation: OpenRelation,
+    lock: RelationLock,
     places: Places,
 }
 
@@ -71,7 +72,14 @@ impl Store {
             None => Places::of(&relation)?,
         };
         PLACES.set(Some(places));
-        Ok(Store { relation, places })
+        Ok(Store { relation, lock, places })
+    }
+
+    /// Closes the table and gives back its lock, where nothing was written.
+    pub(crate) fn close_unchanged(self) {
+        let (table, lock) = (self.relation.oid(), self.lock);
+        drop(self);
+        locks::unlock_relation(table, lock);
     }
 
     pub(crate) fn sequence(&self) -> Sequence {

@@ -40,6 +40,12 @@ pub(crate) fn lock_relation(relation: Oid, lock: RelationLock) {
     unsafe { pg_sys::LockRelationOid(relation, lock.mode()) };
 }
 
+/// Gives back such a lock on a relation, which nothing was done under.
+pub(crate) fn unlock_relation(relation: Oid, lock: RelationLock) {
+    // SAFETY: the caller has taken it once, and for the owner of resources that is current now.
+    unsafe { pg_sys::UnlockRelationOid(relation, lock.mode()) };
+}
+
 /// Whether this transaction holds such a lock on a relation, or a stronger one.
 pub(crate) fn is_locked(relation: Oid, lock: RelationLock) -> bool {
     const OR_STRONGER: bool = true;
@@ -159,13 +165,21 @@ impl NamedLock {
 /// Runs what takes or releases a lock for the transaction and not for the query: there lie the locks of a subtransaction that
 /// ended, and under another owner they cannot be released.
 fn of_the_transaction<T>(act: impl FnOnce() -> T) -> T {
-    // SAFETY: the owner is the one that the transaction has. Where an error unwinds, the server sets it anew.
-    unsafe {
-        let before = pg_sys::CurrentResourceOwner;
-        pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner;
-        let answer = act();
-        pg_sys::CurrentResourceOwner = before;
-        answer
+    // Put back also where an error unwinds: what the callers have open belongs to the owner of before, and is closed then.
+    // SAFETY: reading a variable of the backend.
+    let _before = Before(unsafe { pg_sys::CurrentResourceOwner });
+    // SAFETY: the owner is the one that the transaction has.
+    unsafe { pg_sys::CurrentResourceOwner = pg_sys::CurTransactionResourceOwner };
+    act()
+}
+
+/// The owner of resources that was the current one.
+struct Before(pg_sys::ResourceOwner);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        // SAFETY: the owner is still there: no subtransaction has ended since.
+        unsafe { pg_sys::CurrentResourceOwner = self.0 };
     }
 }
 

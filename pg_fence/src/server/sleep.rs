@@ -35,10 +35,13 @@ fn process_count() -> usize {
     unsafe { (*pg_sys::ProcGlobal).allProcCount as usize }
 }
 
-/// Forgets earlier wakes.
+/// Forgets earlier wakes. A cancel, a timeout or an end of the session that woke it is the server's error at once.
 pub(crate) fn reset() {
-    // SAFETY: a backend has a latch as long as it runs.
-    unsafe { pg_sys::ResetLatch(pg_sys::MyLatch) };
+    // SAFETY: a backend has a latch as long as it runs; no lightweight lock is held here.
+    unsafe {
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+        pg_sys::check_for_interrupts!();
+    }
 }
 
 /// Sleeps for so many microseconds at most. A cancel, a timeout and the end of the session are the server's error.
