@@ -271,7 +271,8 @@ class _Apt:
         if suite:
             sources = folder / "sources.list"
             sources.write_text("".join(f"deb {place} {suite} main\n" for place in debian.mirrors()))
-            self._options += ["-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-"]
+            # Nothing counts as installed: what is may be newer than the release has, and apt would ask for that.
+            self._options += ["-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=-", "-o", "Dir::State::status=/dev/null"]
         subprocess.run(["apt-get", *self._options, "-qq", "update"], check=False)
 
     def unknown(self, packages):
