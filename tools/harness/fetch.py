@@ -149,7 +149,7 @@ def _fetch_redis(folder):
 
 
 def _fetch_postgres_15(folder):
-    own = "PostgreSQL with its server headers, and name it with PG_CONFIG=/path/to/pg_config"
+    own = "PostgreSQL with its server headers, and name it with PG_CONFIG=/path/to/pg_config, or test without it: PG_MAJORS=18"
     _unpack_debian(folder, POSTGRES_15_PACKAGES, own)
     home = folder / "usr" / "lib" / "postgresql" / "15"
     # Without LLVM's library these cannot be loaded; the server starts none it does not find. Nothing links statically.
