@@ -257,6 +257,33 @@ def test_a_sleeper_holds_up_nobody_who_locks_the_table(leases, sessions, connect
     assert waiter.answer() > fence
 
 
+def test_leases_go_on_while_the_index_is_built_anew(db, leases, connect):
+    """CONCURRENTLY leaves a second index where it is cancelled, and has one until old snapshots have ended."""
+    db.execute("CREATE TABLE old (id int)")
+    old, admin, other = connect(), connect(), Leases(connect())
+    leases.acquire("held")
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM old")
+    rebuilding = Waiting(admin, lambda own: own.connection.execute("REINDEX TABLE CONCURRENTLY fence_internals.leases"))
+    count = "SELECT count(*) FROM pg_index WHERE indrelid = 'fence_internals.leases'::regclass"
+    eventually(lambda: db.execute(count).fetchone(), (2,))
+
+    def use():
+        assert leases.extend("held") > 0 and leases.release("held") is True
+        fence = leases.acquire("held")
+        # New versions that do not fit on the page of the last go into the indexes.
+        fences = [(other.acquire("new"), other.release("new"))[0] for _ in range(300)]
+        assert fences == sorted({fence, *fences} - {fence}) and fences[0] > fence
+        assert leases.inspect("held")["fence"] == fence and leases.check(fence, "held")
+
+    use()
+    db.execute("SELECT pg_cancel_backend(%s)", (admin.info.backend_pid,))
+    assert rebuilding.answer() == "57014"
+    use()
+    old.execute("COMMIT")
+    db.execute("DROP INDEX fence_internals.leases_pkey_ccnew; REINDEX TABLE fence_internals.leases")
+    use()
+
+
 def test_no_more_wait_than_the_setting_allows(db, leases, sessions, connect):
     leases.acquire()
     waiting = queue(sessions(10), leases)

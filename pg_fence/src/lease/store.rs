@@ -161,11 +161,8 @@ impl Places {
         let types = [name, owner].into_iter().chain([pg_sys::INT8OID; COLUMNS - 2]);
         let columns = table.columns().map(|column| column.form.atttypid);
         let has_columns = table.column_count() == COLUMNS && columns.eq(types);
-        let index = table.only_index().filter(|index| index.is_unique_on_first_text);
-        match index {
-            Some(index) if has_columns && table.is_heap() => {
-                Ok(Places { table: table.oid(), index: index.oid, sequence })
-            }
+        match table.key_of_first_text() {
+            Some(index) if has_columns && table.is_heap() => Ok(Places { table: table.oid(), index, sequence }),
             _ => Err(Refused::LeaseTable("is not as the extension made it")),
         }
     }

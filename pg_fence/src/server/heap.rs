@@ -115,7 +115,7 @@ impl NamedRows<'_> {
         }
     }
 
-    /// Adds a new version to the index.
+    /// Adds a new version to each index that takes new versions.
     ///
     /// # Safety
     ///
@@ -123,21 +123,21 @@ impl NamedRows<'_> {
     unsafe fn index<const N: usize>(&self, fields: &Fields<N>, tuple: pg_sys::HeapTuple) {
         const IS_UNCHANGED: bool = true;
         let (mut value, mut is_null) = (fields.values[0], fields.are_null[0]);
-        // SAFETY: as the caller promises; the index is that of the first column alone, and is closed again.
-        unsafe {
-            let index = pg_sys::index_open(self.index, pg_sys::RowExclusiveLock as i32);
-            let info = pg_sys::BuildIndexInfo(index);
-            pg_sys::index_insert(
-                index,
-                &mut value,
-                &mut is_null,
-                &mut (*tuple).t_self,
-                self.relation.as_ptr(),
-                pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
-                IS_UNCHANGED,
-                info,
-            );
-            pg_sys::index_close(index, pg_sys::NoLock as i32);
+        for oid in self.relation.indexes() {
+            // SAFETY: as the caller promises; each index is one of the first column alone, and is closed again.
+            unsafe {
+                let index = pg_sys::index_open(oid, pg_sys::RowExclusiveLock as i32);
+                let info = pg_sys::BuildIndexInfo(index);
+                let check = match (*(*index).rd_index).indisunique {
+                    true => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                    false => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO,
+                };
+                if (*info).ii_ReadyForInserts {
+                    let (relation, tid) = (self.relation.as_ptr(), &mut (*tuple).t_self);
+                    pg_sys::index_insert(index, &mut value, &mut is_null, tid, relation, check, IS_UNCHANGED, info);
+                }
+                pg_sys::index_close(index, pg_sys::NoLock as i32);
+            }
         }
     }
 

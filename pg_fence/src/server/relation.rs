@@ -26,13 +26,6 @@ pub(crate) struct PrimaryKey {
     pub(crate) columns: Vec<IndexColumn>,
 }
 
-/// An index.
-pub(crate) struct Index {
-    pub(crate) oid: Oid,
-    /// Whether it is a B-tree in which each text of the first column is at most once, compared byte for byte.
-    pub(crate) is_unique_on_first_text: bool,
-}
-
 /// A column of an index.
 pub(crate) struct IndexColumn {
     /// Its number in the table.
@@ -161,25 +154,33 @@ impl OpenRelation {
         }
     }
 
-    /// Its index, where it has one alone. The relation is locked, so its indexes stay.
-    pub(crate) fn only_index(&self) -> Option<Index> {
-        let [oid] = self.indexes()[..] else { return None };
-        // SAFETY: the index stays; it has an entry for each column, and is closed again.
-        unsafe {
-            let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
-            let (form, class) = (&*(*index).rd_index, &*(*index).rd_rel);
-            let is_unique = form.indisprimary && form.indimmediate && form.indisvalid && !form.indisexclusion;
-            let is_on_first = form.indnatts == 1 && *form.indkey.values.as_ptr() == 1;
-            let is_of_bytes =
-                *(*index).rd_opcintype == pg_sys::TEXTOID && *(*index).rd_indcollation == pg_sys::C_COLLATION_OID;
-            let is_b_tree = class.relam == pg_sys::BTREE_AM_OID;
-            let found = Index { oid, is_unique_on_first_text: is_unique && is_on_first && is_of_bytes && is_b_tree };
-            pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
-            Some(found)
+    /// The index of its primary key, if that is its first column, a text that is compared byte for byte, and no index is of
+    /// anything else. There are two of that kind while one is built anew. The relation is locked, so its indexes stay.
+    pub(crate) fn key_of_first_text(&self) -> Option<Oid> {
+        let mut key = None;
+        for oid in self.indexes() {
+            // SAFETY: the index stays; it has an entry for each column, and is closed again.
+            unsafe {
+                let index = pg_sys::index_open(oid, pg_sys::AccessShareLock as i32);
+                let (form, class) = (&*(*index).rd_index, &*(*index).rd_rel);
+                let is_on_first = form.indnatts == 1 && *form.indkey.values.as_ptr() == 1 && !form.indisexclusion;
+                let is_of_all = pg_sys::RelationGetIndexPredicate(index).is_null();
+                let is_of_bytes =
+                    *(*index).rd_opcintype == pg_sys::TEXTOID && *(*index).rd_indcollation == pg_sys::C_COLLATION_OID;
+                let is_b_tree = class.relam == pg_sys::BTREE_AM_OID;
+                if form.indisprimary && form.indimmediate && form.indisvalid {
+                    key = Some(oid);
+                }
+                pg_sys::index_close(index, pg_sys::AccessShareLock as i32);
+                if !(is_on_first && is_of_all && is_of_bytes && is_b_tree) {
+                    return None;
+                }
+            }
         }
+        key
     }
 
-    fn indexes(&self) -> Vec<Oid> {
+    pub(crate) fn indexes(&self) -> Vec<Oid> {
         // SAFETY: the list is one of oids, and the caller's to free.
         unsafe {
             let list = pg_sys::RelationGetIndexList(self.relation);
