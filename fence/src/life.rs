@@ -105,6 +105,7 @@ mod tests {
         for mark in 0..3 {
             assert!(!is_of_this_life(mark, 0, 5 * EPOCH));
         }
+        assert!(is_of_this_life(3, 3, 10), "the first that a transaction can have");
         assert!(!is_of_this_life(900, 0, 800), "no such number was given out in the first epoch");
     }
 
@@ -114,7 +115,7 @@ mod tests {
         for number in [1, 0xabc, u64::MAX] {
             let token = Token::new(number).unwrap();
             let text = token.to_string();
-            assert_eq!(text.len(), 16);
+            assert_eq!((token.get(), text.len()), (number, 16));
             assert_eq!(ReadIn::of(text.as_bytes(), token), Some(ReadIn::ThisLife));
             assert_eq!(ReadIn::of(text.as_bytes(), Token::new(2).unwrap()), Some(ReadIn::AnotherLife));
             assert_eq!(ReadIn::of(b"", token), Some(ReadIn::Unsaid));

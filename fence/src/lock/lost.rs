@@ -181,6 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_ends_where_its_oldest_was_overwritten() {
+        let mut lost = LostHolds::default();
+        assert_ne!(chain_of(hash(K, b"a")), chain_of(hash(K, b"b")));
+        let kept = KEPT as u64;
+        lost.note(K, b"a", fence(1));
+        (2..=kept).for_each(|number| lost.note(K, b"b", fence(number)));
+        assert!(lost.is_late(Lost::Gone, K, b"a", Some(fence(1))));
+        lost.note(K, b"a", fence(kept + 1));
+        assert!(!lost.is_late(Lost::Gone, K, b"a", Some(fence(1))));
+        assert!(lost.is_late(Lost::Gone, K, b"a", None));
+    }
+
+    #[test]
     fn the_oldest_are_forgotten_and_the_last_are_all_found() {
         let mut lost = LostHolds::default();
         let name = |number: u64| number.to_le_bytes();
