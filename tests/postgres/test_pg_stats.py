@@ -5,7 +5,7 @@ import threading
 import psycopg
 import pytest
 
-from harness import PostgresServer, places
+from harness import PostgresServer, eventually, places
 from refusals import refusal
 
 COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "outlived", "unfenced_refused")
@@ -397,7 +397,7 @@ def test_calls_on_locks_are_counted_as_what_they_were(db):
     assert refusal(db, "SELECT fencelock_acquire('l', 'c', 60000, wait_ms => 10)").sqlstate == "53400"
     assert lock_counts(db) == {"grants": 2, "busy": 3, "waits": 1, "late_releases": 1}
     db.execute("SELECT fencelock_acquire('short', 'a', 1)")
-    db.execute("SELECT pg_sleep(0.01)")
+    eventually(lambda: db.execute("SELECT fence FROM fencelock_inspect('short')").fetchone(), (None,))
     db.execute("SELECT fencelock_release('short', 'a')")
     assert lock_counts(db, "short") == {**none, "grants": 1, "late_releases": 1}
     db.execute("SELECT pg_stat_fence_reset()")

@@ -152,12 +152,13 @@ def test_the_clock_of_a_replica_ends_no_wait(pair):
 def test_an_extension_that_is_late_in_the_stream_ends_no_wait(pair):
     """The replica stands still, with the extension on its way, until the first deadline has passed."""
     primary, replica = pair
-    fence = acquire(primary.lines.control, "A", 500)
+    fence = acquire(primary.lines.control, "A", 1_000)
     arrived(primary, replica)
     awaiter = replica.lines.awaiting("k", fence, LONG_MS)
     with frozen(replica):
-        primary.call("FENCELOCK.EXTEND", "k", "A", LONG_MS)
-        time.sleep(0.7)  # the first lease passes
+        later = acquire(primary.lines.control, "A", 1_000, key="later")
+        assert primary.call("FENCELOCK.EXTEND", "k", "A", LONG_MS) > 0
+        eventually(lambda: primary.call("FENCELOCK.CHECK", "later", later), 0)
     arrived(primary, replica)
     assert replica.call("FENCELOCK.CHECK", "k", fence) == 1
     assert not awaiter.has_reply()
