@@ -14,7 +14,7 @@ class Work:
 
     name: what is compared, ours first. unit: what is measured. target, stretch: limits of the ratio; None only reports.
     at_least: the ratio must be at least the limit (rates), else at most (costs). ours, peer: each gives one measured
-    value when called. rounds: how often both are measured; counts of instructions repeat exactly, so once is enough.
+    value when called. rounds: how often both are measured.
     """
 
     name: str
