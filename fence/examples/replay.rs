@@ -511,6 +511,7 @@ impl World {
         match GuardVerdict::of(self.guards.get(name).copied(), fence, ReadIn::Unsaid) {
             GuardVerdict::Stale(_) => return "LF001".into(),
             GuardVerdict::Outlived => return "LF006".into(),
+            GuardVerdict::Duplicate => return "LF007".into(),
             GuardVerdict::Shared => {}
             GuardVerdict::Alone => {
                 self.guards.insert(name.into(), fence.get() as i64);

@@ -42,6 +42,37 @@ pub enum Verdict {
     Unclaimed,
 }
 
+/// What is stored at a resource that keeps whose its fence is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Owned<'a> {
+    /// The fence; `None` means [`NEVER_CLAIMED`].
+    pub fence: Option<i64>,
+    /// Its owner, byte for byte. `None` and no bytes: nobody has said whose it is.
+    pub owner: Option<&'a [u8]>,
+}
+
+/// Who comes to a resource.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Bearer<'a> {
+    /// The fence that it brings.
+    pub fence: Fence,
+    /// The owner that acquired the lock, byte for byte; `None` does not say.
+    pub owner: Option<&'a [u8]>,
+}
+
+/// The stored fence has the caller's number and is another's: it was issued twice. A lock server can do so that has lost
+/// its state while its clock was behind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DuplicateFence;
+
+impl Owned<'_> {
+    /// Whether the stored fence is [`DuplicateFence`] to the caller. One whose owner nobody has said is anybody's.
+    pub fn is_of_another(self, caller: Bearer) -> bool {
+        let owner = self.owner.filter(|owner| !owner.is_empty());
+        self.fence == Some(caller.fence.get() as i64) && owner.is_some() && owner != caller.owner
+    }
+}
+
 impl Step {
     /// What this step requires of the stored fence.
     pub const fn accepts(self) -> Accepts {
@@ -62,6 +93,11 @@ impl Step {
             Accepts::Exactly if stored < caller => Verdict::Unclaimed,
             Accepts::AtMost | Accepts::Exactly => Verdict::Accepted,
         }
+    }
+
+    /// The same at a resource that keeps the owner of its fence. An accepted claim or write stores the caller's.
+    pub fn judge_owned(self, stored: Owned, caller: Bearer) -> Result<Verdict, DuplicateFence> {
+        if stored.is_of_another(caller) { Err(DuplicateFence) } else { Ok(self.judge(stored.fence, caller.fence)) }
     }
 }
 
@@ -85,10 +121,20 @@ pub enum GuardVerdict {
     /// The caller relies on what it read in another life of the server, which can have lost its stamp and what an older fence
     /// then wrote over: it must read again.
     Outlived,
+    /// See [`DuplicateFence`]. Reading again does not help, whatever the life.
+    Duplicate,
 }
 
 impl GuardVerdict {
-    /// Judges the caller's fence against the stored one, and the life in which the caller has read.
+    /// Judges the caller against the stored fence and its owner, and the life in which the caller has read.
+    pub fn of_owned(stored: Owned, caller: Bearer, read_in: ReadIn) -> GuardVerdict {
+        if stored.is_of_another(caller) {
+            return GuardVerdict::Duplicate;
+        }
+        GuardVerdict::of(stored.fence, caller.fence, read_in)
+    }
+
+    /// The same where nobody says whose a fence is.
     pub fn of(stored: Option<i64>, caller: Fence, read_in: ReadIn) -> GuardVerdict {
         match Step::Update.judge(stored, caller) {
             Verdict::Stale => GuardVerdict::Stale(stored.unwrap_or(NEVER_CLAIMED)),
@@ -229,6 +275,45 @@ mod tests {
             assert_eq!(enter(stored, ReadIn::Unsaid), enter(stored, ReadIn::ThisLife));
         }
         assert_eq!(enter(Some(6), ReadIn::AnotherLife), GuardVerdict::Stale(6));
+    }
+
+    #[test]
+    fn an_equal_fence_of_another_owner_is_a_duplicate() {
+        let stored = |fence, owner| Owned { fence: Some(fence), owner };
+        let caller = |owner| Bearer { fence: Fence::new(5).unwrap(), owner };
+        let (a, b): (Option<&[u8]>, Option<&[u8]>) = (Some(b"a"), Some(b"b"));
+        for step in [Step::Claim, Step::Update, Step::Write] {
+            let judge = |stored, owner| step.judge_owned(stored, caller(owner));
+            assert_eq!(judge(stored(5, a), b), Err(DuplicateFence));
+            assert_eq!(judge(stored(5, a), Some(b"A")), Err(DuplicateFence), "owners are bytes");
+            assert_eq!(judge(stored(5, a), None), Err(DuplicateFence), "who does not say is another");
+            assert_eq!(judge(stored(5, a), a), Ok(Verdict::Accepted));
+            for owner in [None, a] {
+                assert_eq!(judge(stored(5, None), owner), Ok(Verdict::Accepted), "nobody has said whose it is");
+                assert_eq!(judge(stored(5, Some(b"")), owner), Ok(Verdict::Accepted), "nor here");
+            }
+            // The owner of any other fence does not matter.
+            for (fence, owner) in [(4, b), (6, b), (4, None), (6, None), (0, b)] {
+                assert_eq!(judge(stored(fence, a), owner), Ok(step.judge(Some(fence), Fence::new(5).unwrap())));
+            }
+            assert_eq!(judge(Owned { fence: None, owner: a }, b), Ok(step.judge(None, Fence::new(5).unwrap())));
+        }
+    }
+
+    #[test]
+    fn a_guard_refuses_an_equal_fence_of_another_owner_in_any_life() {
+        let caller = |owner| Bearer { fence: Fence::new(5).unwrap(), owner };
+        let stored = |fence| Owned { fence: Some(fence), owner: Some(b"a") };
+        for read_in in [ReadIn::ThisLife, ReadIn::Unsaid, ReadIn::AnotherLife] {
+            let enter = |stored, owner| GuardVerdict::of_owned(stored, caller(owner), read_in);
+            assert_eq!(enter(stored(5), Some(b"b")), GuardVerdict::Duplicate);
+            assert_eq!(enter(stored(5), None), GuardVerdict::Duplicate);
+            for fence in [4, 5, 6] {
+                let without = GuardVerdict::of(Some(fence), Fence::new(5).unwrap(), read_in);
+                assert_eq!(enter(stored(fence), Some(b"a")), without);
+                assert_eq!(enter(Owned { owner: None, ..stored(fence) }, Some(b"b")), without);
+            }
+        }
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl System {
         if self.is_guarded() {
             match GuardVerdict::of(stored.fence, fence, self.read_in(state, client)) {
                 GuardVerdict::Shared | GuardVerdict::Alone => state.write(client, row, fence),
-                GuardVerdict::Stale(_) => state.clients[client] = Client::default(),
+                GuardVerdict::Stale(_) | GuardVerdict::Duplicate => state.clients[client] = Client::default(),
                 GuardVerdict::Outlived => state.refuse_as_outlived(client, row),
             }
             return;

@@ -10,7 +10,7 @@ use fence::lock::codec::{self, Clocks, ENCODED_MAX, Notes, Route, decode, encode
 use fence::lock::lease::{
     self, Acquired, Caller, Extended, Extension, Hold, Lease, Millis, Now, Request, Stolen, Takeover, Terms,
 };
-use fence::resource::{GuardVerdict, Step, Verdict};
+use fence::resource::{Bearer, GuardVerdict, Owned, Step, Verdict};
 use fence::{Fence, Issuer};
 use stateright::{Checker, Model, Property};
 
@@ -22,6 +22,8 @@ const STEPS: u64 = 4;
 const GRANTS: usize = 3;
 /// Extensions of one run: one is enough to change the order of ends.
 const EXTENSIONS: usize = 1;
+/// Writes of one run behind guards, where a client makes more than one.
+const WRITES: u8 = 3;
 /// Where the two clocks stand at first: far enough from 0 that a server may lag, and apart from each other.
 const STEADY_US: u64 = 5_000;
 const WALL_US: u64 = 10_000;
@@ -52,6 +54,8 @@ enum Rule {
     LockWithoutFence,
     /// A guard checks and stamps, and does not wait for those who are inside.
     GuardWithoutWait,
+    /// As this crate has it, at a resource that keeps the owner of its fence.
+    OwnersKept,
     /// As this crate has it, with clients that take over the hold that they have seen.
     Steals,
     /// They take the lock over whoever holds it by then.
@@ -67,6 +71,8 @@ enum Use {
     Row,
     /// Read and write in a transaction that begins with a guard.
     Guard,
+    /// The same in one transaction after the other, as long as the client believes that it has the lock.
+    Guards,
 }
 
 /// What happens to Redis, once, at any time.
@@ -81,6 +87,7 @@ enum Fate {
     Restart,
 }
 
+#[derive(Clone, Copy)]
 struct System {
     rule: Rule,
     of: Use,
@@ -226,9 +233,11 @@ impl Model for System {
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        // What is broken has been seen; a repeated fence goes on, to show what it leads to.
-        let Broken { fence_repeated, stamp_shared, .. } = state.broken;
-        if state.broken != (Broken { fence_repeated, stamp_shared, ..Broken::default() }) {
+        // What is broken has been seen; a repeated fence goes on, to show what it leads to. Where owners are kept it leads to
+        // refused holders alone.
+        let Broken { fence_repeated, stamp_shared, holder_refused, .. } = state.broken;
+        let holder_refused = holder_refused && self.rule == Rule::OwnersKept;
+        if state.broken != (Broken { fence_repeated, stamp_shared, holder_refused, ..Broken::default() }) {
             return;
         }
         if state.now < STEPS {
@@ -258,10 +267,10 @@ impl Model for System {
             Action::Extend(client) => self.extend(&mut state, client),
             Action::Read(client) => self.read(&mut state, client),
             Action::Write { client, reply_lost } => self.write(&mut state, client, reply_lost),
-            Action::WriteAgain(client) => write_again(&mut state, client),
-            Action::WriteBlind(client) => write_blind(&mut state, client),
+            Action::WriteAgain(client) => self.write_again(&mut state, client),
+            Action::WriteBlind(client) => self.write_blind(&mut state, client),
             Action::Enter(client) => self.enter(&mut state, client),
-            Action::Commit(client) => commit(&mut state, client),
+            Action::Commit(client) => self.commit(&mut state, client),
             Action::RollBack(client) => roll_back(&mut state, client),
             Action::Release(client) => self.release(&mut state, client),
             Action::GiveUp(client) => state.clients[client] = Client::GaveUp,
@@ -306,7 +315,7 @@ impl Model for System {
                     })
                 }))
             }
-            Use::Guard => {
+            Use::Guard | Use::Guards => {
                 properties.push(Property::sometimes("a newer holder waits for a transaction", |_, s: &State| {
                     s.is_inside()
                         && s.clients.iter().any(|client| match *client {
@@ -365,7 +374,8 @@ impl System {
                 actions.extend([Action::Release(client), Action::GiveUp(client)]);
                 match self.of {
                     Use::Row => actions.extend([Action::Read(client), Action::WriteBlind(client)]),
-                    Use::Guard => actions.push(Action::Enter(client)),
+                    Use::Guards if state.version >= WRITES => {}
+                    Use::Guard | Use::Guards => actions.push(Action::Enter(client)),
                 }
             }
             Client::HasRead { .. } => actions.extend([
@@ -503,7 +513,7 @@ impl System {
     fn read(&self, state: &mut State, client: usize) {
         let Client::Holds { fence: Some(fence) } = state.clients[client] else { return };
         if self.rule != Rule::WriteOnly {
-            if Step::Claim.judge(state.fence(), fence) != Verdict::Accepted {
+            if !self.admits(Step::Claim, state, fence, client) {
                 note_refused_holder(state, client);
                 state.clients[client] = Client::Idle;
                 return;
@@ -517,7 +527,7 @@ impl System {
         let Client::HasRead { fence, version } = state.clients[client] else { return };
         let step = if self.rule == Rule::WriteOnly { Step::Write } else { Step::Update };
         let mut written = version;
-        if step.judge(state.fence(), fence) == Verdict::Accepted {
+        if self.admits(step, state, fence, client) {
             state.stamp(fence, client);
             state.put(version);
             written = state.version;
@@ -531,13 +541,13 @@ impl System {
     fn enter(&self, state: &mut State, client: usize) {
         let Client::Holds { fence: Some(fence) } = state.clients[client] else { return };
         let (version, stamp_before) = (state.version, state.stored);
-        match GuardVerdict::of(state.fence(), fence, ReadIn::Unsaid) {
+        match self.enters(state, fence, client) {
             GuardVerdict::Shared if state.is_stamping() => return,
             GuardVerdict::Alone if state.is_inside() && self.rule != Rule::GuardWithoutWait => return,
-            GuardVerdict::Shared => {}
+            GuardVerdict::Shared => state.note_shared(fence, client),
             GuardVerdict::Alone => state.stamp(fence, client),
             GuardVerdict::Outlived => return,
-            GuardVerdict::Stale(_) => {
+            GuardVerdict::Stale(_) | GuardVerdict::Duplicate => {
                 // While a newer holder's stamp may still be rolled back, the answer has to wait.
                 if !state.is_stamping() {
                     note_refused_holder(state, client);
@@ -547,6 +557,51 @@ impl System {
             }
         }
         state.clients[client] = Client::Inside { fence, version, stamp_before };
+    }
+
+    /// A write that depends on nothing read.
+    fn write_blind(&self, state: &mut State, client: usize) {
+        let Client::Holds { fence: Some(fence) } = state.clients[client] else { return };
+        if self.admits(Step::Write, state, fence, client) {
+            state.stamp(fence, client);
+            state.put(state.version);
+        }
+        state.clients[client] = Client::Idle;
+    }
+
+    /// The same write once more. If the first was accepted, this one changes nothing: unless another write came between.
+    fn write_again(&self, state: &mut State, client: usize) {
+        let Client::HasWritten { fence, version } = state.clients[client] else { return };
+        if self.admits(Step::Update, state, fence, client) {
+            state.broken.lost_update |= version != state.version;
+        }
+        state.clients[client] = Client::Idle;
+    }
+
+    /// Whether the resource admits a step of this client with this fence.
+    fn admits(&self, step: Step, state: &State, fence: Fence, client: usize) -> bool {
+        let (stored, bearer) = self.owned(state, fence, client);
+        step.judge_owned(stored, bearer) == Ok(Verdict::Accepted)
+    }
+
+    /// How the resource as a whole admits a transaction of this client with this fence.
+    fn enters(&self, state: &State, fence: Fence, client: usize) -> GuardVerdict {
+        let (stored, bearer) = self.owned(state, fence, client);
+        GuardVerdict::of_owned(stored, bearer, ReadIn::Unsaid)
+    }
+
+    /// The stamp and the client as the resource sees them: where it keeps no owners, nobody says whose a fence is.
+    fn owned(&self, state: &State, fence: Fence, client: usize) -> (Owned<'static>, Bearer<'static>) {
+        let owner = |client: usize| (self.rule == Rule::OwnersKept).then_some(OWNERS[client]);
+        let stored = state.stored.and_then(|stamp| owner(stamp.client));
+        (Owned { fence: state.fence(), owner: stored }, Bearer { fence, owner: owner(client) })
+    }
+
+    fn commit(&self, state: &mut State, client: usize) {
+        let Client::Inside { fence, version, .. } = state.clients[client] else { return };
+        state.put(version);
+        state.clients[client] =
+            if self.of == Use::Guards { Client::Holds { fence: Some(fence) } } else { Client::Idle };
     }
 
     fn meet_fate(&self, state: &mut State) {
@@ -597,10 +652,14 @@ impl State {
     }
 
     fn stamp(&mut self, fence: Fence, client: usize) {
-        let stamp = Stamp { fence: fence.get() as i64, client };
-        self.broken.stamp_shared |=
-            self.stored.is_some_and(|stored| stored.fence == stamp.fence && stored.client != client);
-        self.stored = Some(stamp);
+        self.note_shared(fence, client);
+        self.stored = Some(Stamp { fence: fence.get() as i64, client });
+    }
+
+    /// The stored fence is the client's number and another's.
+    fn note_shared(&mut self, fence: Fence, client: usize) {
+        let is_shared = |stored: Stamp| stored.fence == fence.get() as i64 && stored.client != client;
+        self.broken.stamp_shared |= self.stored.is_some_and(is_shared);
     }
 
     /// An accepted write of a value that is based on this version.
@@ -653,31 +712,6 @@ impl Client {
             Client::Idle | Client::Unsure | Client::GaveUp | Client::Watches { .. } => None,
         }
     }
-}
-
-/// A write that depends on nothing read.
-fn write_blind(state: &mut State, client: usize) {
-    let Client::Holds { fence: Some(fence) } = state.clients[client] else { return };
-    if Step::Write.judge(state.fence(), fence) == Verdict::Accepted {
-        state.stamp(fence, client);
-        state.put(state.version);
-    }
-    state.clients[client] = Client::Idle;
-}
-
-/// The same write once more. If the first was accepted, this one changes nothing: unless another write came between.
-fn write_again(state: &mut State, client: usize) {
-    let Client::HasWritten { fence, version } = state.clients[client] else { return };
-    if Step::Update.judge(state.fence(), fence) == Verdict::Accepted {
-        state.broken.lost_update |= version != state.version;
-    }
-    state.clients[client] = Client::Idle;
-}
-
-fn commit(state: &mut State, client: usize) {
-    let Client::Inside { version, .. } = state.clients[client] else { return };
-    state.put(version);
-    state.clients[client] = Client::Idle;
 }
 
 fn roll_back(state: &mut State, client: usize) {
@@ -812,6 +846,26 @@ fn a_lost_state_and_a_clock_behind_is_where_the_guarantee_ends() {
     for fate in [Fate::FailOver, Fate::Restart] {
         assert_caught(System { fate, lag_us: LAG_US, ..SOUND }, REPEATED, &[CHANGED, FOR_EVER]);
     }
+}
+
+#[test]
+fn where_owners_are_kept_a_fence_that_is_issued_twice_loses_no_update() {
+    for (of, fate) in [(Use::Row, Fate::FailOver), (Use::Row, Fate::Restart), (Use::Guards, Fate::FailOver)] {
+        let twice = System { of, fate, lag_us: LAG_US, ..SOUND };
+        for broken in [STAMP_SHARED, LOST_UPDATE] {
+            assert_caught(twice, broken, &[CHANGED, FOR_EVER]);
+        }
+        // The number is issued twice all the same, and a holder is refused for it.
+        for broken in [REPEATED, HOLDER_REFUSED] {
+            assert_caught(System { rule: Rule::OwnersKept, ..twice }, broken, &[STAMP_SHARED, LOST_UPDATE]);
+        }
+    }
+}
+
+#[test]
+fn owners_change_nothing_where_no_fence_is_issued_twice() {
+    assert_sound(System { rule: Rule::OwnersKept, ..SOUND }, 464_988);
+    assert_sound(System { rule: Rule::OwnersKept, of: Use::Guard, ..SOUND }, 108_082);
 }
 
 #[test]

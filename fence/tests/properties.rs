@@ -13,7 +13,7 @@ use fence::lock::lease::{
     Takeover, Terms,
 };
 use fence::lock::queue::{LockName, Queues, Ticket};
-use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain};
+use fence::resource::{Bearer, DuplicateFence, GuardVerdict, Owned, PlainVerdict, Step, Verdict, judge_plain};
 use fence::wheel::{Links, Nodes, Slots};
 use fence::{Fence, Issuer};
 use proptest::prelude::*;
@@ -547,6 +547,35 @@ proptest! {
             prop_assert_eq!(judge_plain(stored, [fence].into_iter()), plain);
             if expected == Verdict::Accepted {
                 (claimed, stored) = (Some(number), Some(number as i64));
+            }
+        }
+    }
+
+    #[test]
+    fn owners_part_those_who_bring_one_number_and_nobody_else(
+        touches in prop::collection::vec((touch(), prop::option::of(0..3usize)), 1..80)
+    ) {
+        const NAMES: [&[u8]; 3] = [b"a", b"b", b"A"];
+        let name = |owner: Option<usize>| owner.map(|owner| NAMES[owner]);
+        // Who stamped the resource last, and with which number.
+        let mut claimed: Option<(u64, Option<usize>)> = None;
+        for ((step, number), owner) in touches {
+            let caller = Bearer { fence: Fence::new(number).unwrap(), owner: name(owner) };
+            let fence = claimed.map(|(claimed, _)| claimed as i64);
+            let stored = Owned { fence, owner: claimed.and_then(|(_, owner)| name(owner)) };
+            let verdict = step.judge_owned(stored, caller);
+            let entry = GuardVerdict::of_owned(stored, caller, ReadIn::AnotherLife);
+            match claimed {
+                Some((claimed, Some(first))) if claimed == number && owner != Some(first) => {
+                    prop_assert_eq!((verdict, entry), (Err(DuplicateFence), GuardVerdict::Duplicate));
+                }
+                _ => {
+                    prop_assert_eq!(verdict, Ok(step.judge(fence, caller.fence)));
+                    prop_assert_eq!(entry, GuardVerdict::of(fence, caller.fence, ReadIn::AnotherLife));
+                }
+            }
+            if verdict == Ok(Verdict::Accepted) && step != Step::Update {
+                claimed = Some((number, owner));
             }
         }
     }
