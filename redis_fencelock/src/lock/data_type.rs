@@ -94,7 +94,7 @@ callback! {
         let Some(loaded) = io.load_bytes() else { return ptr::null_mut() };
         let name = io.key_name().map_or(&[][..], Str::bytes);
         match arrival::take_in(loaded.bytes(), LockName { db: io.db(), name }) {
-            Ok(value) => value.into_raw().as_ptr(),
+            Ok(value) => value.as_raw().as_ptr(),
             Err(reason) => {
                 warn(&format!("a lock is refused while loading: {reason}"));
                 ptr::null_mut()
@@ -130,13 +130,13 @@ callback! {
             return;
         }
         if let Some(name) = key.name() {
-            note_unlinked(value, LockName { db: key.db(), name: name.bytes() });
+            note_unlinked(&value, LockName { db: key.db(), name: name.bytes() });
         }
     }
 }
 
 /// Notes a value that is leaving its key. Nothing may be written now, so the timer checks it.
-fn note_unlinked(value: Value, lock: LockName) {
+fn note_unlinked(value: &Value, lock: LockName) {
     if value.is_in_wheel() {
         index::suspect(value, lock);
         alarm::arm_now();

@@ -25,7 +25,7 @@ pub(crate) fn index() -> &'static RefCell<Index> {
 }
 
 /// Notes a value that is leaving its key, perhaps by an eviction.
-pub(crate) fn suspect(value: Value, lock: LockName) {
+pub(crate) fn suspect(value: &Value, lock: LockName) {
     let mut index = INDEX.borrow_mut();
     index.unbind(value);
     index.suspect(value);
@@ -43,8 +43,8 @@ pub(crate) fn free(value: Value) {
     let Ok(mut index) = INDEX.try_borrow_mut() else { return value.leave_keyspace_unseen() };
     // Some commands, such as RESTORE, replace a value without unlinking it first. What was flushed is dropped in
     // slices.
-    if value.is_in_wheel_only() && !index.is_flushed(value) {
-        index.remove(value);
+    if value.is_in_wheel_only() && !index.is_flushed(&value) {
+        index.remove(&value);
     }
     if value.leave_keyspace() {
         index.discard(value);
@@ -140,7 +140,7 @@ impl Index {
         if value.is_in_index() {
             self.flushes.enter(db);
         }
-        self.insert_at(hold.lease.deadline_us, value);
+        self.insert_at(hold.lease.deadline_us, &value);
         value
     }
 
@@ -167,7 +167,7 @@ impl Index {
     }
 
     /// Links a value of the index into the wheel, due at `at_us` (never before its own deadline).
-    pub(crate) fn insert_at(&mut self, at_us: u64, value: Value) {
+    pub(crate) fn insert_at(&mut self, at_us: u64, value: &Value) {
         // A value without a cell is left out: the lease ends in time all the same, and the key goes with the next
         // access.
         if let Some(cell) = value.cell() {
@@ -177,19 +177,19 @@ impl Index {
     }
 
     /// Drops a value that is in the wheel. It may be freed.
-    pub(crate) fn remove(&mut self, value: Value) {
+    pub(crate) fn remove(&mut self, value: &Value) {
         if value.is_in_wheel()
             && let Some(cell) = value.cell()
         {
             self.slots.unlink(&mut self.pool, cell);
-            self.leave(value);
+            self.leave(Value::in_cell(&self.pool, cell));
         }
     }
 
     /// Drops a value that is not in the wheel. It may be freed.
     pub(crate) fn leave(&mut self, value: Value) {
         if let Some(cell) = value.cell().filter(|_| value.is_in_index()) {
-            self.unbind(value);
+            self.unbind(&value);
             self.flushes.leave(value.db(), self.pool.generation_of(cell));
         }
         if value.leave_index() {
@@ -199,14 +199,14 @@ impl Index {
     }
 
     /// Binds the lease of a value to a connection, as long as the value stays in that database.
-    pub(crate) fn bind(&mut self, value: Value, client: u64, db: i32) {
+    pub(crate) fn bind(&mut self, value: &Value, client: u64, db: i32) {
         if let Some(cell) = value.cell().filter(|_| value.is_in_index()) {
             self.bonds.bind(cell, client, db);
         }
     }
 
     /// Ends the bond of a lease.
-    pub(crate) fn unbind(&mut self, value: Value) {
+    pub(crate) fn unbind(&mut self, value: &Value) {
         if let Some(cell) = value.cell().filter(|_| value.is_ephemeral()) {
             self.bonds.unbind(cell);
         }
@@ -218,13 +218,13 @@ impl Index {
     }
 
     /// Whether the database of a value was flushed after the value was stored.
-    pub(crate) fn is_flushed(&self, value: Value) -> bool {
+    pub(crate) fn is_flushed(&self, value: &Value) -> bool {
         self.pool.has_generations()
             && value.cell().is_some_and(|cell| self.flushes.is_flushed(value.db(), self.pool.generation_of(cell)))
     }
 
     /// Changes a deadline. A later one costs a store: the wheel moves the value when the old time comes.
-    pub(crate) fn set_deadline(&mut self, value: Value, deadline_us: u64) {
+    pub(crate) fn set_deadline(&mut self, value: &Value, deadline_us: u64) {
         match value.cell().filter(|_| value.is_in_wheel() && deadline_us < value.deadline_us()) {
             None => value.set_deadline(deadline_us),
             Some(cell) => {
@@ -236,7 +236,7 @@ impl Index {
     }
 
     /// Whether the index has filed the value under this name.
-    pub(crate) fn knows(&self, value: Value, lock: LockName) -> bool {
+    pub(crate) fn knows(&self, value: &Value, lock: LockName) -> bool {
         let is_filed = value.is_in_wheel() && !self.is_flushed(value);
         is_filed && value.key() == lock.name && value.db() == self.known_as(lock.db)
     }
@@ -258,11 +258,9 @@ impl Index {
     }
 
     /// Notes a value that is leaving its key. Those noted before have left by now.
-    fn suspect(&mut self, value: Value) {
+    fn suspect(&mut self, value: &Value) {
         self.settle_suspects();
-        if value.enter_suspects() {
-            self.suspects.push(value);
-        }
+        self.suspects.extend(value.enter_suspects());
     }
 
     /// Drops the suspects that were freed; one that was not has moved to another name.
@@ -271,7 +269,7 @@ impl Index {
             if value.is_in_keyspace() {
                 self.has_strays = true;
             } else {
-                self.remove(value);
+                self.remove(&value);
             }
             if value.leave_suspects() {
                 Value::note_last_left();
@@ -335,26 +333,27 @@ impl Index {
         let (mut freed, mut found) = (Vec::new(), Vec::new());
         let next = self.pool.visit(from, most, |cell| {
             let value = Value::visited(cell);
-            if value.is_in_keyspace() && self.is_freed(value) {
-                freed.push(value);
+            if value.is_in_keyspace() && self.is_freed(&value) {
+                freed.push(Value::visited(cell));
             }
-            if value.is_in_wheel() && (!value.is_in_keyspace() || self.is_flushed(value)) {
+            if value.is_in_wheel() && (!value.is_in_keyspace() || self.is_flushed(&value)) {
                 found.push(value);
             }
         });
-        for &value in &freed {
+        let dropped = freed.len().max(found.len());
+        for value in freed {
             if value.leave_keyspace() {
                 self.discard(value);
             }
         }
-        for &value in &found {
+        for value in &found {
             self.remove(value);
         }
         self.has_freed &= next.is_some();
-        (next, freed.len().max(found.len()))
+        (next, dropped)
     }
 
-    fn is_freed(&self, value: Value) -> bool {
+    fn is_freed(&self, value: &Value) -> bool {
         self.has_freed && value.cell().is_some_and(|cell| self.pool.generation_of(cell) < self.flushes.freed_before)
     }
 }

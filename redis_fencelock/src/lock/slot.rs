@@ -100,12 +100,13 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
         Stored::Lock(value) => Some(value),
         Stored::Nothing | Stored::Other => None,
     };
+    let replaces_lock = value.is_some();
     let mut slot = Slot::around(ctx, name, key, value, Cause::Other);
     slot.report_replaced(record);
     slot.store(arrival::apply(record, route, slot.lock));
     awaiters::arrive(slot.lock, record.fence());
     awaiters::end_passed();
-    if value.is_some() && !record.notes.keeps_expire {
+    if replaces_lock && !record.notes.keeps_expire {
         slot.key.clear_expire();
     }
     ctx.signal_modified(name);
@@ -121,7 +122,7 @@ pub(crate) fn apply(ctx: Ctx, name: Str, record: &Record, route: Route) {
 /// type.
 pub(crate) fn apply_end(ctx: Ctx, name: Str, fence: Fence, ending: Ending) {
     let Ok(mut slot) = Slot::open(ctx, name, Cause::Other) else { return };
-    if slot.value.is_some_and(|value| value.fence() == fence) {
+    if slot.value.as_ref().is_some_and(|value| value.fence() == fence) {
         awaiters::end(slot.lock, fence, ending);
         slot.delete();
     }
@@ -150,22 +151,22 @@ impl<'a> Slot<'a> {
     }
 
     pub(crate) fn lease(&self) -> Option<Lease> {
-        self.value.map(|value| value.lease())
+        self.value.as_ref().map(Value::lease)
     }
 
     pub(crate) fn hold(&self) -> Option<Hold<'_>> {
         self.value.as_ref().map(Value::hold)
     }
 
-    pub(crate) fn holds(&self, value: Value) -> bool {
-        self.value == Some(value)
+    pub(crate) fn holds(&self, value: &Value) -> bool {
+        self.value.as_ref() == Some(value)
     }
 
     /// Raises the issuer to the stored fence, before that is replaced. False when no server can have accepted the
     /// fence.
     #[inline(always)]
     pub(crate) fn observe_stored(&self) -> bool {
-        self.value.is_none_or(|value| server::observe_stored(value.fence()))
+        self.value.as_ref().is_none_or(|value| server::observe_stored(value.fence()))
     }
 
     /// Grants the lock to `hold`, whose fence `issuer` has just issued, for the connection `client`.
@@ -189,7 +190,7 @@ impl<'a> Slot<'a> {
         clocks: Clocks,
     ) -> Result<(), NotPropagated> {
         let ended = self.lease().map(|lease| lease.ending_by_steal(clocks.steady_us));
-        let victim = self.value.filter(|_| ended == Some(Ending::Stolen));
+        let victim = self.value.as_ref().filter(|_| ended == Some(Ending::Stolen));
         let victim = victim.map(|value| (value.owner().to_vec(), value.fence()));
         self.store_grant(hold, issuer, client, clocks, ended)?;
         if let Some((owner, fence)) = victim {
@@ -210,7 +211,7 @@ impl<'a> Slot<'a> {
         self.propagate(hold, clocks, Notes { ended, ..Notes::default() })?;
         server::set_issuer(issuer);
         self.note_end(clocks.steady_us);
-        if let (Some(before), Some(ending)) = (self.value, ended) {
+        if let (Some(before), Some(ending)) = (&self.value, ended) {
             awaiters::end(self.lock, before.fence(), ending);
         }
         if ended == Some(Ending::Stolen) {
@@ -230,15 +231,15 @@ impl<'a> Slot<'a> {
 
     /// Binds an ephemeral lease to a connection.
     pub(crate) fn bind_if_ephemeral(&self, client: u64) {
-        if let Some(value) = self.value.filter(Value::is_ephemeral) {
+        if let Some(value) = self.value.as_ref().filter(|value| value.is_ephemeral()) {
             index().borrow_mut().bind(value, client, self.lock.db);
         }
     }
 
     /// Stores the lease of a hold that somebody took the lock from: it has ended, and its delay has begun.
     pub(crate) fn end_in_delay(&mut self, lease: Lease, clocks: Clocks) -> Result<(), NotPropagated> {
-        let Some(value) = self.value else { return Ok(()) };
         self.store_deadline(lease, clocks, Notes { ended: Some(Ending::Stolen), ..Notes::default() })?;
+        let Some(value) = &self.value else { return Ok(()) };
         // It did not expire.
         value.mark_expired();
         index().borrow_mut().unbind(value);
@@ -254,7 +255,7 @@ impl<'a> Slot<'a> {
     }
 
     fn store_deadline(&self, lease: Lease, clocks: Clocks, notes: Notes) -> Result<(), NotPropagated> {
-        let Some(value) = self.value else { return Ok(()) };
+        let Some(value) = &self.value else { return Ok(()) };
         self.propagate_stored(&Hold { lease, owner: value.owner() }, clocks, notes)?;
         index().borrow_mut().set_deadline(value, lease.deadline_us);
         alarm::arm(lease.deadline_us);
@@ -280,7 +281,7 @@ impl<'a> Slot<'a> {
 
     /// Files the lock under the name that its key has now.
     pub(crate) fn refile_if_moved(&mut self) {
-        if let Some(value) = self.value.filter(|&value| !index().borrow().knows(value, self.lock)) {
+        if let Some(value) = self.value.as_ref().filter(|value| !index().borrow().knows(value, self.lock)) {
             let refiled = arrival::add(&value.hold(), self.lock);
             if value.is_marked_expired() {
                 refiled.mark_expired();
@@ -307,7 +308,7 @@ impl<'a> Slot<'a> {
 
     /// Counts and publishes, once, that the lease has expired.
     pub(crate) fn note_expired(&mut self, now_us: u64) {
-        let Some(value) = self.value.filter(|value| !value.lease().is_live(now_us)) else { return };
+        let Some(value) = self.value.as_ref().filter(|value| !value.lease().is_live(now_us)) else { return };
         if !value.mark_expired() {
             return;
         }
@@ -347,7 +348,7 @@ impl<'a> Slot<'a> {
 
     /// Reports the end of the hold that a record ends or replaces.
     fn report_replaced(&self, record: &Record) {
-        let Some(before) = self.value.filter(|before| awaiters::awaits(before.fence())) else { return };
+        let Some(before) = self.value.as_ref().filter(|before| awaiters::awaits(before.fence())) else { return };
         if before.fence() != record.fence() {
             awaiters::end(self.lock, before.fence(), record.notes.ended.unwrap_or(Ending::Unknown));
         } else if record.has_ended() {
@@ -359,24 +360,25 @@ impl<'a> Slot<'a> {
 
     /// Counts the end of the hold that is about to be replaced or removed.
     fn note_end(&mut self, now_us: u64) {
-        let Some(value) = self.value else { return };
-        let lease = value.lease();
+        let Some(lease) = self.lease() else { return };
         self.note_expired(now_us);
         counters::held(self.lock, lease.held_us(now_us));
     }
 
     /// Stores a value under the key, over the lock that is there.
     fn store(&mut self, value: Value) {
-        let Some(old) = self.value.replace(value) else { return value.store(&self.key) };
-        value.store_over_lock(&self.key);
-        index().borrow_mut().remove(old);
+        let old = self.value.take();
+        let new = self.value.insert(value);
+        let Some(old) = old else { return new.store(&self.key) };
+        new.store_over_lock(&self.key);
+        index().borrow_mut().remove(&old);
         index::free(old);
     }
 
     /// Deletes the key with the lock that is there.
     fn delete(&mut self) {
         if let Some(value) = self.value.take() {
-            index().borrow_mut().remove(value);
+            index().borrow_mut().remove(&value);
         }
         self.key.delete();
         self.ctx.signal_modified(self.name);

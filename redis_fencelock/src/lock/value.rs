@@ -58,8 +58,9 @@ struct Header {
 const TAIL: usize = offset_of!(Header, marks) + 1;
 const TERMS: usize = 2 * size_of::<u64>();
 
-/// A pointer to a stored lock. Copies are cheap and own nothing: see the marks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A handle of a stored lock, for one of its users: see the marks. What it lends ends with it; who has its mark cleared
+/// gives it up.
+#[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Value(NonNull<Header>);
 
 // SAFETY: the keyspace passes values of the type, whose mark is set during the call.
@@ -169,7 +170,7 @@ impl Value {
         Value(start.cast())
     }
 
-    pub(crate) fn into_raw(self) -> NonNull<c_void> {
+    pub(crate) fn as_raw(&self) -> NonNull<c_void> {
         self.0.cast()
     }
 
@@ -183,15 +184,15 @@ impl Value {
     }
 
     /// Puts a new value under a key, which owns it from now on, in place of anything that is there.
-    pub(crate) fn store(self, key: &Key) {
+    pub(crate) fn store(&self, key: &Key) {
         // SAFETY: the value is of the type.
-        unsafe { key.set(lock_type(), self.into_raw()) }
+        unsafe { key.set(lock_type(), self.as_raw()) }
     }
 
     /// The same in place of another lock, which is not freed.
-    pub(crate) fn store_over_lock(self, key: &Key) {
+    pub(crate) fn store_over_lock(&self, key: &Key) {
         // SAFETY: both are of the type: the caller has seen the other one.
-        unsafe { key.replace(lock_type(), self.into_raw()) }
+        unsafe { key.replace(lock_type(), self.as_raw()) }
     }
 
     /// How many bytes it takes.
@@ -247,7 +248,7 @@ impl Value {
     }
 
     /// To an earlier one only while the value is not in the wheel.
-    pub(crate) fn set_deadline(self, deadline_us: u64) {
+    pub(crate) fn set_deadline(&self, deadline_us: u64) {
         // SAFETY: alive, and only the main thread writes this field.
         unsafe { (*self.0.as_ptr()).deadline_us = deadline_us }
     }

@@ -110,7 +110,8 @@ fn end(ctx: Ctx, cell: u32, db: i32) -> Result<(), u64> {
     let (value, is_here) = {
         let index = index().borrow();
         let value = index.bound(cell);
-        (value, value.is_in_keyspace() && !index.is_flushed(value) && index.database(value.db()) == db)
+        let is_here = value.is_in_keyspace() && !index.is_flushed(&value) && index.database(value.db()) == db;
+        (value, is_here)
     };
     let clocks = clock::clocks();
     let lease = value.lease();
@@ -120,7 +121,7 @@ fn end(ctx: Ctx, cell: u32, db: i32) -> Result<(), u64> {
     let name = OwnedStr::new(value.key());
     cluster::await_served_soon(ctx, name.as_str(), clocks.steady_us)?;
     match Slot::open(ctx, name.as_str(), Cause::Other) {
-        Ok(slot) if slot.holds(value) => slot
+        Ok(slot) if slot.holds(&value) => slot
             .set_deadline(lease.expire(clocks.steady_us), clocks)
             .map_err(|NotPropagated| clocks.steady_us + NOT_SERVED_RETRY_US),
         _ => Ok(()),

@@ -139,9 +139,9 @@ fn end_expired(ctx: Ctx) {
             return Break(());
         }
         let Some(value) = index().borrow_mut().pop(clock::steady_us(), budget) else { return Break(()) };
-        match retire(ctx, value) {
+        match retire(ctx, &value) {
             Retired::Done => index().borrow_mut().leave(value),
-            Retired::Later(due_us) => index().borrow_mut().insert_at(due_us, value),
+            Retired::Later(due_us) => index().borrow_mut().insert_at(due_us, &value),
         }
         Continue(())
     });
@@ -154,7 +154,7 @@ enum Retired {
 }
 
 /// Removes a lock whose time has come, if its key still holds it, or hands it on.
-fn retire(ctx: Ctx, value: Value) -> Retired {
+fn retire(ctx: Ctx, value: &Value) -> Retired {
     if !value.is_in_keyspace() || index().borrow().is_flushed(value) {
         return Retired::Done;
     }

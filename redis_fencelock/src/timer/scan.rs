@@ -143,7 +143,7 @@ impl Walk {
             }
             let more = self.cursor.step(ctx, &mut |name, key| {
                 if let Stored::Lock(value) = Value::in_key(key)
-                    && !index().borrow().knows(value, LockName { db, name: name.bytes() })
+                    && !index().borrow().knows(&value, LockName { db, name: name.bytes() })
                 {
                     found.push((db, OwnedStr::new(name.bytes())));
                 }

@@ -21,18 +21,18 @@ impl Value {
 
     /// Clears the mark of the index. Returns true if the caller must discard the value.
     #[must_use]
-    pub(crate) fn leave_index(self) -> bool {
+    pub(crate) fn leave_index(&self) -> bool {
         self.clear(IN_INDEX)
     }
 
-    /// Sets the mark of the list of suspects; false when it was set.
-    pub(crate) fn enter_suspects(self) -> bool {
-        self.mark(IN_SUSPECTS)
+    /// Sets the mark of the list of suspects. Returns the handle for it, or `None` when the mark was set.
+    pub(crate) fn enter_suspects(&self) -> Option<Value> {
+        self.mark(IN_SUSPECTS).then_some(Value(self.0))
     }
 
     /// Clears the mark of the list of suspects. Returns true if the caller must discard the value.
     #[must_use]
-    pub(crate) fn leave_suspects(self) -> bool {
+    pub(crate) fn leave_suspects(&self) -> bool {
         self.clear(IN_SUSPECTS)
     }
 
@@ -43,7 +43,7 @@ impl Value {
 
     /// Clears the mark of the keyspace. Returns true if the caller must discard the value.
     #[must_use]
-    pub(crate) fn leave_keyspace(self) -> bool {
+    pub(crate) fn leave_keyspace(&self) -> bool {
         let is_last = self.clear(IN_KEYSPACE);
         if !is_last {
             LEFT_BEHIND.fetch_add(1, Ordering::Relaxed);
@@ -123,11 +123,11 @@ impl Value {
     /// Frees a value that has no cell.
     pub(crate) fn free_loose(self) {
         // SAFETY: nobody uses it any more, and `create` got it from the server's allocator.
-        unsafe { system::free(self.into_raw()) }
+        unsafe { system::free(self.as_raw()) }
     }
 
     /// Marks the lease as expired; false when it was marked.
-    pub(crate) fn mark_expired(self) -> bool {
+    pub(crate) fn mark_expired(&self) -> bool {
         self.mark(EXPIRED)
     }
 
@@ -136,7 +136,7 @@ impl Value {
     }
 
     /// Notes that the primary has propagated the end of the lease: the value is stored for its delay alone.
-    pub(crate) fn mark_over(self) {
+    pub(crate) fn mark_over(&self) {
         self.mark(OVER);
     }
 
@@ -153,12 +153,12 @@ impl Value {
         self.marks().load(Ordering::Acquire) & mark != 0
     }
 
-    pub(super) fn mark(self, mark: u8) -> bool {
+    pub(super) fn mark(&self, mark: u8) -> bool {
         !self.has(mark) && self.marks().fetch_or(mark, Ordering::AcqRel) & mark == 0
     }
 
     /// Clears a mark; true when it was the last one of a user.
-    fn clear(self, user: u8) -> bool {
+    fn clear(&self, user: u8) -> bool {
         let marks = self.marks();
         let before = marks.load(Ordering::Acquire);
         if before & USERS == user {
