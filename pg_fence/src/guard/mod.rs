@@ -130,7 +130,7 @@ impl Guard {
         match GuardVerdict::of(self.stored()?, fence, life::read_in(life)?) {
             GuardVerdict::Shared => return Ok(()),
             GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
-            GuardVerdict::Outlived => return Err(self.outlived(fence)),
+            GuardVerdict::Outlived | GuardVerdict::Duplicate => return Err(self.outlived(fence)),
             // Not kept while waiting to be alone: two that did so would wait for each other.
             GuardVerdict::Alone => self.lock.release(LockMode::Shared),
         }
@@ -139,7 +139,7 @@ impl Guard {
             let stored = self.stored()?;
             match GuardVerdict::of(stored, fence, life::read_in(life)?) {
                 GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
-                GuardVerdict::Outlived => return Err(self.outlived(fence)),
+                GuardVerdict::Outlived | GuardVerdict::Duplicate => return Err(self.outlived(fence)),
                 GuardVerdict::Shared => {
                     // Another transaction of this fence has stamped meanwhile.
                     self.lock.take(LockMode::Shared);
