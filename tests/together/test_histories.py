@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from chaos.__main__ import judge
-from chaos.history import EMPTY, History, freeze
+from chaos.history import EMPTY, GRANTS, History, freeze
 from chaos.linearizability import UNKNOWN, Call, check
 from chaos.cluster import Down, Moves
 from chaos.kinds import FAULTS, KINDS, record, unable
@@ -32,6 +32,10 @@ def calls(*lines):
 
 def acquire(client, began, ended, fence, *, owner=None, ttl=100, wait=0, retry=False):
     return (client, "acquire", (owner or client, ttl, wait, retry), began, ended, fence)
+
+
+def steal(client, began, ended, fence, *, victim=None):
+    return (client, "steal", (client, 100, victim), began, ended, fence)
 
 
 RIGHT_FOR_A_LOCK = {
@@ -78,6 +82,19 @@ RIGHT_FOR_A_LOCK = {
         *[("b", "check", ("a", 1), 14, 15, 1), ("server", "up", (0,), 20, 40, None), acquire("b", 50, 51, None)],
         *[("b", "inspect", (), 60, 61, ("a", 1, 59_940)), acquire("b", 900, 901, 2)],
     ],
+    "taken over": [acquire("a", 0, 1, 1), steal("b", 10, 11, 2, victim=1), ("a", "check", ("a", 1), 12, 13, 0), acquire("c", 90, 91, None)],
+    "taken over from any holder, or from none": [steal("a", 0, 1, 1), steal("b", 10, 11, 2), ("b", "check", ("b", 2), 12, 13, 1)],
+    "not taken over from a successor": [acquire("a", 0, 1, 1), acquire("b", 103, 104, 2), steal("c", 105, 106, None, victim=1)],
+    "not taken over from one whose lease has ended": [acquire("a", 0, 1, 1), steal("c", 102, 103, None, victim=1)],
+    "a lost takeover": [acquire("a", 0, 1, 1), steal("b", 10, 11, UNKNOWN, victim=1), ("c", "inspect", (), 12, 13, ("b", 2, 98))],
+    "a lost takeover that did not happen": [acquire("a", 0, 1, 1), steal("b", 10, 11, UNKNOWN), ("a", "check", ("a", 1), 12, 13, 1)],
+    "taken over from a hold that a fail-over brought back": [
+        *[acquire("a", 0, 1, 1), ("a", "release", ("a", 1), 8, 9, 1), ("server", "forget", (0,), 10, 40, None)],
+        *[steal("b", 50, 51, 2, victim=1), ("b", "check", ("b", 2), 52, 53, 1)],
+    ],
+    "its end awaited": [acquire("a", 0, 1, 1), ("b", "await", (1,), 2, 52, None), ("b", "await", (1,), 60, 101, "expired")],
+    "its release awaited": [acquire("a", 0, 1, 1), ("b", "await", (1,), 2, 12, "released"), ("a", "release", ("a", 1), 10, 11, 1)],
+    "its way to another node awaited": [acquire("a", 0, 1, 1), ("b", "await", (1,), 2, 12, "moved"), ("a", "check", ("a", 1), 13, 14, 1)],
 }
 
 WRONG_FOR_A_LOCK = {
@@ -135,6 +152,17 @@ WRONG_FOR_A_LOCK = {
     "a lock that stays shut after a fail-over": [
         *[acquire("a", 0, 1, 1), ("server", "forget", (0,), 10, 40, None), acquire("b", 2100, 2101, None)]
     ],
+    "taken over from a successor": [acquire("a", 0, 1, 1), acquire("b", 103, 104, 2), steal("c", 105, 106, 3, victim=1)],
+    "taken over, and yet live": [acquire("a", 0, 1, 1), steal("b", 10, 11, 2, victim=1), ("a", "check", ("a", 1), 12, 13, 1)],
+    "a takeover refused although the hold is live": [acquire("a", 0, 1, 1), steal("b", 10, 11, None, victim=1)],
+    "a takeover of any refused": [acquire("a", 0, 1, 1), steal("b", 10, 11, None)],
+    "a takeover with a fence that goes back": [acquire("a", 0, 1, 7), steal("b", 10, 11, 6, victim=7)],
+    "taken over while the server may not write": [
+        *[acquire("a", 0, 1, 1), ("server", "down", (0,), 10, 11, None), steal("b", 20, 21, 2)]
+    ],
+    "an end reported that has not come": [acquire("a", 0, 1, 1), ("b", "await", (1,), 2, 50, "expired")],
+    "an end that is not reported": [acquire("a", 0, 1, 1), ("b", "await", (1,), 102, 152, None)],
+    "a lost lock that is live": [acquire("a", 0, 1, 1), ("b", "await", (1,), 2, 3, "lost")],
 }
 
 RIGHT_FOR_A_ROW = {
@@ -234,7 +262,7 @@ def found(history, is_wanted):
 
 
 def assert_planted_violations_are_found(history):
-    largest = max(call.outcome for call in history.all() if call.kind == "acquire" and isinstance(call.outcome, int))
+    largest = max(call.outcome for call in history.all() if call.kind in GRANTS and isinstance(call.outcome, int))
     busy = found(history, lambda call: call.kind == "acquire" and call.outcome is None and not call.arguments[2])
     granted = found(history, lambda call: call.kind == "acquire" and call.outcome and call.outcome is not UNKNOWN)
     updated = found(history, lambda call: call.kind == "update" and call.outcome is True)
@@ -298,6 +326,8 @@ def test_one_order_explains_every_answer_of_a_long_run(kind):
     print(run)
     assert not judge(run)
     assert set(run.faults) == set(FAULTS[kind])
+    assert run.history.count("steal", lambda told: isinstance(told, int)) > 0
+    assert run.history.count("await") > 0
 
 
 class Forgetful:

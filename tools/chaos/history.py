@@ -86,7 +86,7 @@ class History:
         granted = {}
         for key, calls in self.calls.items():
             for call in calls:
-                if call.kind == "acquire" and isinstance(call.outcome, int):
+                if call.kind in GRANTS and isinstance(call.outcome, int):
                     granted.setdefault(call.outcome, []).append((key, call))
         earlier = None  # of all calls that reported a larger fence, the first to return
         for fence, grants in sorted(granted.items(), reverse=True):
@@ -95,7 +95,7 @@ class History:
             calls = [call for _, call in grants]
             for call in calls:
                 # A repeated call reports again what was issued before.
-                if earlier and call.invoked_us > earlier.returned_us and not call.arguments[3]:
+                if earlier and call.invoked_us > earlier.returned_us and not _is_repeated(call):
                     yield f"a fence went back:\n  {earlier}\n  {call}"
                     return
             earlier = min([*calls, *([earlier] if earlier else [])], key=lambda call: call.returned_us)
@@ -110,15 +110,21 @@ class History:
             yield f"{key}: {accepted} increments were accepted and {unknown} had no reply, but it counts {reads[-1][0]}"
 
 
+# The calls that report a fence which was issued for them.
+GRANTS = ("acquire", "steal")
 # What every resource holds at first: the counter and the mark of who wrote it.
 EMPTY = [0, ""]
 
 
+def _is_repeated(call):
+    return call.kind == "acquire" and call.arguments[3]
+
+
 def _hold_of(call):
     """The owner and the fence, if that is known, of the hold that a call made, prolonged or saw."""
-    if call.kind == "acquire" and call.outcome is UNKNOWN:
+    if call.kind in GRANTS and call.outcome is UNKNOWN:
         return call.arguments[0], None
-    if call.kind == "acquire" and call.outcome is not None:
+    if call.kind in GRANTS and call.outcome is not None:
         return call.arguments[0], call.outcome
     if call.kind in ("extend", "check") and call.outcome:
         return call.arguments[0], call.arguments[1]

@@ -52,7 +52,7 @@ class LockState(NamedTuple):
 
 
 class Lock:
-    """One lock: acquire, extend, release, check, inspect, and what becomes of its server.
+    """One lock: acquire, steal, extend, release, check, inspect, await, and what becomes of its server.
 
     `restart`, `handover` to a replica and `move` to another node keep the lock; `forget` is a fail-over without the last
     writes. From `down` to `up` the server may change nothing. `leave` closes the connection of an EPHEMERAL hold.
@@ -91,6 +91,33 @@ class Lock:
             for held in self._live(state, owner, fence):
                 # The repeated call has it now, so it stands.
                 yield held._replace(hold=held.hold._replace(may_vanish=False))
+
+    def _steal(self, state, call):
+        """Arguments: the new owner, its lease, and the fence of the hold that it was to take; None for any."""
+        owner, ttl_ms, victim = call.arguments
+        if call.outcome is None:
+            if victim is not None:
+                yield from self._not_live(state, victim)
+            return
+        if state.down:
+            return
+        for taken in [state] if victim is None else self._live_with(state, victim):
+            zone = taken.zone.endless().until(ttl_ms * 1000)
+            if call.outcome is UNKNOWN:
+                yield taken._replace(hold=Hold(owner, None), zone=zone)
+            elif call.outcome > taken.last:
+                yield taken._replace(hold=Hold(owner, call.outcome), last=call.outcome, zone=zone)
+
+    def _await(self, state, call):
+        """The reply is null while the hold is live, a word once it is not."""
+        (fence,) = call.arguments
+        if call.outcome is None:
+            yield from self._live_with(state, fence)
+        elif call.outcome == "moved":
+            # To another node, where it may be live.
+            yield state
+        elif call.outcome is not UNKNOWN:
+            yield from self._not_live(state, fence)
 
     def _extend(self, state, call):
         owner, fence, ttl_ms = call.arguments
@@ -183,6 +210,21 @@ class Lock:
         """The state, when its hold can be that of the owner and the fence, and live."""
         told = self._told(state, owner, fence)
         return _live(told) if told else ()
+
+    def _live_with(self, state, fence):
+        """The states in which the hold has that fence, whoever owns it, and is live."""
+        owners = {state.hold.owner} if state.hold else set()
+        if SOMEBODY in owners:
+            owners = {owner for owner, forgotten in self._forgotten[state.hold.fence] if forgotten in (fence, None)}
+        for owner in sorted(owners):
+            yield from self._live(state, owner, fence)
+
+    def _not_live(self, state, fence):
+        """The states in which the hold has not that fence, or is not live."""
+        if state.hold is None:
+            yield state
+        else:
+            yield from self._not_held(state, state.hold.owner, fence)
 
     def _not_held(self, state, owner, fence):
         """The states in which the hold is not that of the owner and the fence."""

@@ -2,7 +2,8 @@
 
 `python -m chaos.worker '{...}'` works until a line comes in and then prints its history, one call a line. Each client
 takes a lock, claims the row (or the hash) of that name, adds 1 to what it read, and releases; by chance it stalls past its
-lease, extends, asks, abandons the lock, or comes back late with a hold that has ended.
+lease, extends, asks, abandons the lock, takes it over from its holder, waits for the end of a hold of somebody else, or comes
+back late with a hold that has ended.
 
 After a call without a reply a client finds out when that call can have no effect any more: that is when it "returned".
 """
@@ -28,6 +29,7 @@ UNFENCED_CLAIM = "SELECT value, token FROM counters WHERE id = %s AND %s > 0"
 UNFENCED_UPDATE = "UPDATE counters SET fence = %(fence)s, value = %(value)s, token = %(token)s WHERE id = %(id)s RETURNING true"
 TTLS_MS = (60, 120, 300)
 WAITS_MS = (0, 0, 300)
+AWAITS_MS = (20, 100, 400)
 # Longer than any fault.
 PATIENCE_S = 30
 # How often a call is sent on before it counts as refused.
@@ -181,7 +183,7 @@ class Client:
         if fence is UNKNOWN and self.happens(0.8):
             fence = self.acquire(key, owner, ttl_ms, self.chance.choice(WAITS_MS), True)
         if fence is None and self.happens(0.3):
-            self.inspect(key)
+            fence = self.come_upon(key, owner, ttl_ms)
         if not isinstance(fence, int):
             if self._earlier and self.happens(0.2):
                 self.come_back_late(*self._earlier)
@@ -215,10 +217,21 @@ class Client:
             if again not in (None, UNKNOWN) and again[1] != token:
                 update(resource, fence, [again[0] + 1, token])
 
+    def come_upon(self, key, owner, ttl_ms):
+        """Look who holds the lock; by chance take it over or wait for the end of that hold. Returns the fence, if any."""
+        held = self.inspect(key)
+        fence = held[1] if held not in (None, UNKNOWN) else None
+        if fence is not None and self.happens(0.3):
+            self.await_end(key, fence, self.chance.choice(AWAITS_MS))
+        if self.happens(0.2):
+            return self.steal(key, owner, ttl_ms, fence)
+        return None
+
     def come_back_late(self, key, owner, fence):
         """With a hold that has ended: none of this may work, and the checker knows."""
         self.chance.choice([self.check, self.release])(key, owner, fence)
         self.extend(key, owner, fence, 200)
+        self.await_end(key, fence, 1)
 
     # --- each call, as it is written down
 
@@ -227,6 +240,14 @@ class Client:
         words += ["WAIT", wait_ms] if wait_ms else []
         words += ["RETRY"] if retry else []
         return self._redis(key, "acquire", [owner, ttl_ms, wait_ms, retry], words)
+
+    def steal(self, key, owner, ttl_ms, victim):
+        """victim: the fence of the hold to take over; None for any."""
+        words = ["FENCELOCK.STEAL", key, owner, ttl_ms] + ([] if victim is None else ["FENCE", victim])
+        return self._redis(key, "steal", [owner, ttl_ms, victim], words)
+
+    def await_end(self, key, fence, wait_ms):
+        return self._redis(key, "await", [fence], ["FENCELOCK.AWAIT", key, fence, wait_ms], _word)
 
     def extend(self, key, owner, fence, ttl_ms):
         words = ["FENCELOCK.EXTEND", key, owner, ttl_ms, "FENCE", fence]
@@ -287,6 +308,8 @@ class Client:
             if isinstance(reply, Refused):
                 if reply.code == "UNCLAIMED":
                     return "unclaimed"
+                if kind == "await" and "the last one issued" in reply:
+                    return "lost"
                 raise reply_refused(reply)
             return None if reply is None else read(reply)
 
@@ -319,6 +342,10 @@ class Client:
             return None
         self.calls.append((key, Call(self.name, kind, arguments, invoked_us, now_us(), outcome)))
         return outcome
+
+
+def _word(told):
+    return told.decode() if isinstance(told, bytes) else told
 
 
 class _Refusal(Exception):

@@ -60,6 +60,8 @@ class Run:
             "calls": len(history.all()),
             "unknown": history.unknown(),
             "grants": history.count("acquire", lambda told: isinstance(told, int)),
+            "steals": history.count("steal", lambda told: isinstance(told, int)),
+            "awaits": history.count("await"),
             "stale claims": history.count("claim", lambda told: told is None),
             "updates": history.count("update", lambda told: told is True),
             "stale updates": history.count("update", lambda told: told is False),
