@@ -11,7 +11,7 @@
  * UNSAFE because they write.
  *
  * Overloads: a key is "any", or text so that an untyped parameter finds a function too; it is read as the type of the
- * primary key. Each of the 14 signatures on rows is written twice, with and without fence_column. One signature with a
+ * primary key. Each of the 18 signatures on rows is written twice, with and without fence_column. One signature with a
  * default would be shorter, but the server parses the text of a default again for each call that is not prepared, which
  * was a seventh of the cost of a claim. A test compares the two of each pair.
  *
@@ -96,6 +96,80 @@ ROWS 1;
 
 COMMENT ON FUNCTION fenced_claim(anyelement, text, bigint, name) IS
 'Stamps the fence on a row and returns the row; no row when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key "any",
+    fence bigint,
+    initial jsonb
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key "any",
+    fence bigint,
+    initial jsonb,
+    fence_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key text,
+    fence bigint,
+    initial jsonb
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key text,
+    fence bigint,
+    initial jsonb,
+    fence_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_claim_json(
     target regclass,
@@ -446,6 +520,76 @@ PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name) IS
 'Stamps the fence and sets columns at once, for writes that depend on nothing read; false when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_delete(
     target regclass,
@@ -1361,11 +1505,11 @@ COMMENT ON COLUMN pg_stat_fence.target IS
 COMMENT ON COLUMN pg_stat_fence.resource IS
 'The name of the guard or the lock, at most 128 bytes of it.';
 COMMENT ON COLUMN pg_stat_fence.claims IS
-'Claims that stamped or found their fence; transactions that the guard admitted.';
+'Claims that stamped or found their fence, or inserted the row; transactions that the guard admitted.';
 COMMENT ON COLUMN pg_stat_fence.claims_stale IS
 'Claims and guards that a newer fence refused.';
 COMMENT ON COLUMN pg_stat_fence.writes IS
-'Updates, fenced writes and deletes.';
+'Updates, fenced writes, upserts and deletes.';
 COMMENT ON COLUMN pg_stat_fence.writes_stale IS
 'The same, refused because of a newer fence.';
 COMMENT ON COLUMN pg_stat_fence.unclaimed IS
@@ -1453,6 +1597,10 @@ GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, text, bigint) TO PUBLIC;
@@ -1473,6 +1621,10 @@ GRANT EXECUTE ON FUNCTION fenced_write(regclass, "any", bigint, jsonb) TO PUBLIC
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, text, bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint) TO PUBLIC;

@@ -98,11 +98,13 @@ macro_rules! sql_functions {
 
 sql_functions! {
     pg_fence_claim, pg_finfo_pg_fence_claim => claim::fenced_claim, refuse_on_standby;
+    pg_fence_claim_or_insert, pg_finfo_pg_fence_claim_or_insert => claim::fenced_claim_or_insert, refuse_on_standby;
     pg_fence_claim_json, pg_finfo_pg_fence_claim_json => claim::fenced_claim_json, refuse_on_standby;
     pg_fence_claim_many, pg_finfo_pg_fence_claim_many => claim_many::fenced_claim_many, refuse_on_standby;
     pg_fence_update, pg_finfo_pg_fence_update => update::fenced_update, refuse_on_standby;
     pg_fence_update_returning, pg_finfo_pg_fence_update_returning => update::fenced_update_returning, refuse_on_standby;
     pg_fence_write, pg_finfo_pg_fence_write => update::fenced_write, refuse_on_standby;
+    pg_fence_upsert, pg_finfo_pg_fence_upsert => update::fenced_upsert, refuse_on_standby;
     pg_fence_delete, pg_finfo_pg_fence_delete => update::fenced_delete, refuse_on_standby;
     pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset, refuse_on_standby;
     pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard, refuse_on_standby;

@@ -17,7 +17,11 @@ def examples():
 
 
 def plain(text):
-    """Output without what depends on widths: rulers, trailing blanks, row counts, where an error was."""
+    """Output without what depends on widths: rulers, trailing blanks, row counts, where an error was; nor on time and cost.
+
+    Nor the parameters that auto_explain adds from PostgreSQL 16 on.
+    """
+    text = re.sub(r"duration: \S+ ms|\(cost=.*\)", "", re.sub(r"(?m)^Query Parameters: .*\n", "", text))
     lines = [re.sub(r"^psql:\S+ ", "", line) for line in text.splitlines()]
     kept = [" ".join(line.split()) for line in lines if not re.fullmatch(r"[-+ ]*|\(\d+ rows?\)", line)]
     return kept

@@ -6,15 +6,19 @@ from refusals import refusal
 
 ROW_FUNCTIONS = {
     "fenced_claim": "SELECT * FROM fenced_claim({target}, {key}, {fence}, fence_column => {column})",
+    "fenced_claim_or_insert": "SELECT * FROM fenced_claim_or_insert({target}, {key}, {fence}, {initial}, fence_column => {column})",
     "fenced_claim_json": "SELECT fenced_claim_json({target}, {key}, {fence}, fence_column => {column})",
     "fenced_claim_many": "SELECT * FROM fenced_claim_many({target}, {keys}, {fence}, fence_column => {column})",
     "fenced_update": "SELECT fenced_update({target}, {key}, {fence}, {patch}, fence_column => {column})",
     "fenced_update_returning": "SELECT * FROM fenced_update_returning({target}, {key}, {fence}, {patch}, fence_column => {column})",
     "fenced_write": "SELECT fenced_write({target}, {key}, {fence}, {patch}, fence_column => {column})",
+    "fenced_upsert": "SELECT fenced_upsert({target}, {key}, {fence}, {patch}, fence_column => {column})",
     "fenced_delete": "SELECT fenced_delete({target}, {key}, {fence}, fence_column => {column})",
     "fence_reset": "SELECT fence_reset({target}, {key}, {fence}, fence_column => {column})",
 }
-BY_ROW_TYPE = ("fenced_claim", "fenced_claim_many", "fenced_update_returning")
+BY_ROW_TYPE = ("fenced_claim", "fenced_claim_or_insert", "fenced_claim_many", "fenced_update_returning")
+# A row that is not there is no error to them.
+INSERTING = ("fenced_claim_or_insert", "fenced_upsert")
 
 
 @pytest.fixture
@@ -26,11 +30,11 @@ def acct(db):
     return db
 
 
-def call(function, *, table="acct", key="1", keys="ARRAY[1]", fence="33", patch="'{\"bal\": 1}'", column="'fence'"):
+def call(function, *, table="acct", key="1", keys="ARRAY[1]", fence="33", patch="'{\"bal\": 1}'", initial="'{}'", column="'fence'"):
     target = f"NULL::{table}" if function in BY_ROW_TYPE else f"'{table}'"
     if table == "NULL":
         target = "NULL::acct" if function in BY_ROW_TYPE else "NULL"
-    return ROW_FUNCTIONS[function].format(target=target, key=key, keys=keys, fence=fence, patch=patch, column=column)
+    return ROW_FUNCTIONS[function].format(target=target, key=key, keys=keys, fence=fence, patch=patch, initial=initial, column=column)
 
 
 def everything(db):
@@ -149,6 +153,48 @@ REFUSALS = {
         None,
         "Leave it out of the patch: it is GENERATED ALWAYS.",
     ),
+    "initial row that is no object": (
+        call("fenced_claim_or_insert", initial="'[]'"),
+        "22023",
+        "the initial row is a JSON array, not a JSON object",
+        None,
+        "Pass an object of column names and their values; {} has every column get its default.",
+    ),
+    "key in the initial row": (
+        call("fenced_claim_or_insert", initial="'{\"id\": 1}'"),
+        "22023",
+        'the initial row may not set key column "id" of table "acct"',
+        None,
+        "Leave the key out of it: a new row gets the key that is passed before the fence.",
+    ),
+    "fence in the initial row": (
+        call("fenced_claim_or_insert", initial="'{\"fence\": 33}'"),
+        "22023",
+        'the initial row may not set fence column "fence" of table "acct"',
+        None,
+        "Leave it out: a new row gets the fence that is passed.",
+    ),
+    "generated column in the initial row": (
+        call("fenced_claim_or_insert", initial="'{\"twice\": 2}'"),
+        "428C9",
+        'the initial row may not set generated column "twice" of table "acct"',
+        None,
+        "Leave it out: the server computes it.",
+    ),
+    "identity column in the initial row": (
+        call("fenced_claim_or_insert", initial="'{\"no\": 2}'"),
+        "428C9",
+        'the initial row may not set identity column "no" of table "acct"',
+        None,
+        "Leave it out: it is GENERATED ALWAYS.",
+    ),
+    "unknown column in the initial row": (
+        call("fenced_claim_or_insert", initial="'{\"Bal\": 1}'"),
+        "42703",
+        'column "Bal" of table "acct" does not exist',
+        None,
+        "Names match exactly, in upper and lower case.",
+    ),
     "no row type": (
         "SELECT fenced_claim(1, 1, 33)",
         "42809",
@@ -237,7 +283,7 @@ def test_an_oid_that_names_no_relation_is_refused(acct):
 
 
 def test_a_null_argument_is_refused_by_name(acct):
-    names = {"table": "target", "key": "key", "keys": "keys", "patch": "patch", "column": "fence_column"}
+    names = {"table": "target", "key": "key", "keys": "keys", "patch": "patch", "initial": "initial", "column": "fence_column"}
     before = everything(acct)
     for argument, name in names.items():
         functions = taking("target" if argument == "table" else argument)
@@ -306,7 +352,9 @@ BAD_KEYS = {
 @pytest.mark.parametrize("function", taking("key"))
 def test_a_key_that_does_not_fit_is_refused(acct, function):
     before = everything(acct)
-    assert {key: refusal(acct, call(function, key=key)).sqlstate for key in BAD_KEYS} == BAD_KEYS
+    # What no row of the table can be is not there, and cannot be inserted.
+    expected = {key: "22023" if sqlstate == "P0002" and function in INSERTING else sqlstate for key, sqlstate in BAD_KEYS.items()}
+    assert {key: refusal(acct, call(function, key=key)).sqlstate for key in BAD_KEYS} == expected
     assert everything(acct) == before
 
 
@@ -366,6 +414,19 @@ def test_a_patch_that_does_not_fit_is_refused(acct, function):
     assert everything(acct) == before
 
 
+# Those of a row that is not there: only then does NOT NULL say something of them.
+BAD_INITIALS = {patch: sqlstate for patch, sqlstate in BAD_PATCHES.items() if patch not in ("'{}'", "'{\"bal\": null}'")}
+
+
+@pytest.mark.parametrize("key", ["1", "2"])
+def test_an_initial_row_that_does_not_fit_is_refused_whether_the_row_is_there_or_not(acct, key):
+    before = everything(acct)
+    calls = {initial: call("fenced_claim_or_insert", key=key, initial=initial) for initial in BAD_INITIALS}
+    assert {initial: refusal(acct, sql).sqlstate for initial, sql in calls.items()} == BAD_INITIALS
+    assert refusal(acct, call("fenced_claim_or_insert", key="2", initial="'{\"bal\": null}'")).sqlstate == "23502"
+    assert everything(acct) == before
+
+
 BAD_FENCE_COLUMNS = {
     "''": "42703",
     "'Fence'": "42703",
@@ -414,7 +475,7 @@ INSERT_IT = "Insert the row, then claim it."
 CLOCK = "1795968243472377"
 
 
-@pytest.mark.parametrize("function", taking("key"))
+@pytest.mark.parametrize("function", [function for function in taking("key") if function not in INSERTING])
 def test_a_missing_key_that_looks_like_a_fence_may_have_been_swapped(acct, function):
     for key_type in ("int", "bigint", "numeric", "text"):
         acct.execute(f"DROP TABLE IF EXISTS keyed; CREATE TABLE keyed (id {key_type} PRIMARY KEY, bal int, fence bigint)")

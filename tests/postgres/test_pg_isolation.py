@@ -193,6 +193,126 @@ def test_calls_of_many_claims_never_wait_in_a_circle(acct, connect, eventually):
     assert (first.ended(), second.ended()) == ([(1,), (2,), (3,)], [(1,), (2,), (3,)])
 
 
+INSERTING = {
+    "claim": "SELECT fence FROM fenced_claim_or_insert(NULL::acct, %s, %s, '{\"bal\": 11}')",
+    "upsert": "SELECT fenced_upsert('acct', %s, %s, '{\"bal\": 11}')",
+}
+ENDS_OF_INSERTER = {
+    "commit": "COMMIT",
+    "rollback": "ROLLBACK",
+    "delete": "DELETE FROM acct WHERE id = 7; COMMIT",
+    "another key": "UPDATE acct SET id = 8 WHERE id = 7; COMMIT",
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", INSERTING)
+def test_of_two_inserters_the_second_waits_and_then_claims_or_is_stale(acct, sessions, eventually, how, level):
+    one, two = sessions
+    seen, left = {}, {}
+    for fence in (12, 5):
+        for end, statements in ENDS_OF_INSERTER.items():
+            acct.execute("DELETE FROM acct WHERE id IN (7, 8)")
+            one.execute("BEGIN")
+            one.execute(INSERTING[how], (7, 9))
+            two.execute(f"BEGIN ISOLATION LEVEL {level}")
+            other = Other(two, INSERTING[how], (7, fence)).waits_for_a_lock(acct, eventually)
+            one.execute(statements)
+            seen[fence, end] = other.ended()
+            two.execute("ROLLBACK" if isinstance(seen[fence, end], str) else "COMMIT")
+            left[fence, end] = acct.execute("SELECT fence FROM acct WHERE id = 7").fetchall()
+    accepted = lambda fence: [(fence,)] if how == "claim" else [(True,)]
+    stale = [] if how == "claim" else [(False,)]
+    inserts = {(fence, end): accepted(fence) for fence in (12, 5) for end in ("rollback", "delete", "another key")}
+    if level == "READ COMMITTED":
+        assert seen == inserts | {(12, "commit"): accepted(12), (5, "commit"): stale}
+    else:
+        assert seen == inserts | {(12, "commit"): "40001", (5, "commit"): "40001"}
+    stored = {(fence, end): [(fence,)] for fence, end in inserts}
+    assert left == stored | {(12, "commit"): [(12 if level == "READ COMMITTED" else 9,)], (5, "commit"): [(9,)]}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", INSERTING)
+def test_a_row_that_was_inserted_since_the_snapshot_is_a_serialization_failure_and_not_blocked(acct, sessions, how, level):
+    one, two = sessions
+    two.execute(f"BEGIN ISOLATION LEVEL {level}")
+    two.execute("SELECT * FROM acct")
+    one.execute(INSERTING[how], (7, 9))
+    outcome = Other(two, INSERTING[how], (7, 12)).ended()
+    two.execute("ROLLBACK")
+    accepted = [(12,)] if how == "claim" else [(True,)]
+    assert outcome == (accepted if level == "READ COMMITTED" else "40001")
+    assert Other(two, INSERTING[how], (7, 12)).ended() == accepted, "the whole transaction, tried again, succeeds"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("how", INSERTING)
+def test_a_row_of_ones_own_transaction_is_found_at_every_level(acct, sessions, how, level):
+    one, _ = sessions
+    one.execute(f"BEGIN ISOLATION LEVEL {level}")
+    one.execute("SELECT * FROM acct")
+    accepted = lambda fence: [(fence,)] if how == "claim" else [(True,)]
+    for fence in (5, 6):
+        assert one.execute(INSERTING[how], (7, fence)).fetchall() == accepted(fence)
+    one.execute("SAVEPOINT s; DELETE FROM acct WHERE id = 7")
+    assert one.execute(INSERTING[how], (7, 3)).fetchall() == accepted(3)
+    one.execute("ROLLBACK TO s")
+    assert one.execute(INSERTING[how], (7, 3)).fetchall() == ([] if how == "claim" else [(False,)])
+    one.execute("COMMIT")
+
+
+@pytest.mark.parametrize("how", INSERTING)
+def test_a_row_that_is_deleted_while_the_call_waits_for_it_is_inserted(acct, sessions, eventually, how):
+    one, two = sessions
+    one.execute("BEGIN; DELETE FROM acct WHERE id = 1")
+    other = Other(two, INSERTING[how], (1, 5)).waits_for_a_lock(acct, eventually)
+    one.execute("COMMIT")
+    assert other.ended() == ([(5,)] if how == "claim" else [(True,)])
+    assert acct.execute("SELECT fence, bal FROM acct WHERE id = 1").fetchone() == (5, 11)
+
+
+@pytest.mark.parametrize("how", INSERTING)
+def test_whoever_waits_for_an_inserter_can_give_up(acct, sessions, eventually, how):
+    one, two = sessions
+    one.execute("BEGIN")
+    one.execute(INSERTING[how], (7, 9))
+    two.execute("SET lock_timeout = '50ms'")
+    assert Other(two, INSERTING[how], (7, 12)).ended() == "55P03"
+    two.execute("SET lock_timeout = 0")
+    other = Other(two, INSERTING[how], (7, 12)).waits_for_a_lock(acct, eventually)
+    acct.execute("SELECT pg_cancel_backend(%s)", (two.info.backend_pid,))
+    assert other.ended() == "57014"
+    one.execute("ROLLBACK")
+    assert acct.execute("SELECT count(*) FROM acct WHERE id = 7").fetchone() == (0,)
+
+
+def test_inserters_of_two_keys_in_opposite_order_get_a_deadlock_error(acct, sessions, eventually):
+    one, two = sessions
+    for session, key in ((one, 7), (two, 8)):
+        session.execute("SET deadlock_timeout = '50ms'; BEGIN")
+        session.execute(INSERTING["claim"], (key, 9))
+    first = Other(one, INSERTING["claim"], (8, 10)).waits_for_a_lock(acct, eventually)
+    second = Other(two, INSERTING["claim"], (7, 10))
+    eventually(lambda: "40P01" in (first.outcome, second.outcome))
+    for session, statement in ((one, first), (two, second)):
+        if statement.outcome == "40P01":
+            session.execute("ROLLBACK")
+    assert sorted([str(first.ended()), str(second.ended())]) == ["40P01", "[(10,)]"]
+
+
+def test_many_inserters_of_one_key_at_once_leave_one_row_with_the_largest_fence(acct, connect):
+    sessions = [connect() for _ in range(4)]
+    for key in range(100, 120):
+        fences = [key * 10 + n for n in range(4)]
+        how = "upsert" if key % 2 else "claim"
+        others = [Other(session, INSERTING[how], (key, fence)) for session, fence in zip(sessions, fences, strict=True)]
+        outcomes = [other.ended() for other in others]
+        accepted = [(fences[-1],)] if how == "claim" else [(True,)]
+        assert outcomes[-1] == accepted and not any(isinstance(seen, str) for seen in outcomes)
+        assert acct.execute("SELECT fence, bal FROM acct WHERE id = %s", (key,)).fetchall() == [(fences[-1], 11)]
+
+
 def test_two_claims_at_once_leave_the_larger_fence(acct, connect):
     sessions = [connect() for _ in range(4)]
     for round_number in range(1, 26):

@@ -29,7 +29,7 @@ def roles(db):
 
 def calls():
     """The table of the README: a call, and the grants that it needs."""
-    rows = re.findall(r"^\| `(.*?)` \| (`GRANT.*`) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| `(.*?)`[^`|]* \| (`GRANT.*`) \|$", README, re.MULTILINE)
     return {call: re.findall(r"`(.*?)`", grants) for call, grants in rows}
 
 

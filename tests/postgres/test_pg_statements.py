@@ -29,6 +29,10 @@ CALLS = (
     "SELECT fenced_claim_json('{t}', {key}, 4)",
     "SELECT fence_reset('{t}', {key}, 7)",
     "SELECT fenced_delete('{t}', {key}, 7)",
+    "SELECT * FROM fenced_claim_or_insert(NULL::{t}, {key}, 8, '{{\"v\": \"z\"}}')",
+    "SELECT fenced_delete('{t}', {key}, 8)",
+    "SELECT fenced_upsert('{t}', {key}, 9, '{{\"v\": \"z\"}}')",
+    "SELECT fenced_delete('{t}', {key}, 9)",
 )
 
 # Type of the key column, and keys of other types that find the row.
@@ -122,7 +126,7 @@ def test_no_statement_against_a_distributed_table_has_a_function_that_is_not_imm
     distribute(db, table)
     trees = run_statements(db, [call.format(t=table, key=7) for call in CALLS])
     kinds = {int(re.search(r":commandType (\d)", tree)[1]) for tree in trees}
-    assert kinds == {1, 2, 4}, "selects, updates and deletes were seen"
+    assert kinds == {1, 2, 3, 4}, "selects, updates, inserts and deletes were seen"
     assert not_immutable(db, trees) == []
 
 

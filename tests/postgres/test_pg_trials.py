@@ -64,11 +64,13 @@ def test_unwritable_columns_a_serial_key_and_defaults(db):
 # Every function with a parameter of the name `fence`, called with an older one than is stored: 7 in row 1 and in the guard.
 OLDER = {
     "fenced_claim": ("SELECT * FROM fenced_claim(NULL::acct, {key}, 6)", []),
+    "fenced_claim_or_insert": ("SELECT * FROM fenced_claim_or_insert(NULL::acct, {key}, 6, '{{\"bal\": 99}}')", []),
     "fenced_claim_json": ("SELECT fenced_claim_json('acct', {key}, 6)", [(None,)]),
     "fenced_claim_many": ("SELECT * FROM fenced_claim_many(NULL::acct, {keys}, 6)", []),
     "fenced_update": ("SELECT fenced_update('acct', {key}, 6, '{{\"bal\": 99}}')", [(False,)]),
     "fenced_update_returning": ("SELECT * FROM fenced_update_returning(NULL::acct, {key}, 6, '{{\"bal\": 99}}')", []),
     "fenced_write": ("SELECT fenced_write('acct', {key}, 6, '{{\"bal\": 99}}')", [(False,)]),
+    "fenced_upsert": ("SELECT fenced_upsert('acct', {key}, 6, '{{\"bal\": 99}}')", [(False,)]),
     "fenced_delete": ("SELECT fenced_delete('acct', {key}, 6)", [(False,)]),
     "fenced_guard": ("DO $$ BEGIN PERFORM fenced_guard('acct', 6); END $$", "LF001"),
     "fence_use": ("BEGIN; SELECT fence_use(6); UPDATE acct SET bal = 99 WHERE id = 1", "LF001"),

@@ -32,6 +32,9 @@ impl Refused {
             Refused::Outlived { key: Some(_), .. } => c"claim_outlived",
             Refused::Outlived { key: None, .. } => c"plain_write_outlived",
             Refused::Blocked { .. } => c"write_blocked",
+            Refused::InsertBlocked { .. } => c"insert_blocked",
+            Refused::KeyChanged { .. } => c"key_changed",
+            Refused::KeyGenerated { .. } => c"key_generated",
             Refused::PutBack { .. } => c"fence_put_back",
             Refused::ManyRows { .. } => c"key_not_unique",
             Refused::Server { .. } => c"server_answer",
@@ -104,6 +107,7 @@ impl KeyProblem {
             KeyProblem::Missing(_) => c"key_column_missing",
             KeyProblem::NoKeyColumn(_) => c"key_column_unknown",
             KeyProblem::NotAnObject(_) => c"key_not_an_object",
+            KeyProblem::NotStorable(_) => c"key_not_storable",
         }
     }
 }
@@ -112,6 +116,7 @@ impl PatchProblem {
     fn code(&self) -> &'static CStr {
         match self {
             PatchProblem::NotAnObject(_) => c"patch_not_an_object",
+            PatchProblem::InitialNotAnObject(_) => c"initial_not_an_object",
             PatchProblem::Empty => c"patch_empty",
             PatchProblem::NoField { .. } => c"patch_field_unknown",
             PatchProblem::Form { .. } => c"patch_value_form",
@@ -127,6 +132,10 @@ impl ColumnProblem {
             ColumnProblem::Fence => c"patch_column_fence",
             ColumnProblem::Generated => c"patch_column_generated",
             ColumnProblem::Identity => c"patch_column_identity",
+            ColumnProblem::InitialKey => c"initial_column_key",
+            ColumnProblem::InitialFence => c"initial_column_fence",
+            ColumnProblem::InitialGenerated => c"initial_column_generated",
+            ColumnProblem::InitialIdentity => c"initial_column_identity",
         }
     }
 }

@@ -56,6 +56,12 @@ pub(crate) enum Refused {
     Outlived { table: RelationName, key: Option<Vec<u8>>, fence: Fence, since: CString },
     /// The row is there and the fence is accepted, but the write reached no row, again and again.
     Blocked { table: RelationName, key: Vec<u8>, stored: Disclosed, fence: i64, verb: &'static str },
+    /// No row was inserted, again and again, although none with the key is there for the caller.
+    InsertBlocked { table: RelationName, key: Vec<u8> },
+    /// The row was inserted with another key.
+    KeyChanged { table: RelationName, key: Vec<u8> },
+    /// No row has the key, and the server gives out the keys.
+    KeyGenerated { table: RelationName, key: Vec<u8>, column: CString },
     /// The write reached the row, but another fence was stored.
     PutBack { table: RelationName, key: Vec<u8>, stored: Disclosed, fence: i64 },
     /// More than one row has the key: the primary key's index is damaged.
@@ -191,6 +197,8 @@ pub(crate) enum KeyProblem {
     NoKeyColumn(Vec<u8>),
     /// A JSON value that is not an object.
     NotAnObject(&'static str),
+    /// The columns of the primary key cannot hold this key as it is.
+    NotStorable(Vec<u8>),
 }
 
 /// Why a patch as a whole cannot be applied.
@@ -198,6 +206,8 @@ pub(crate) enum KeyProblem {
 pub(crate) enum PatchProblem {
     /// It is not a JSON object.
     NotAnObject(&'static str),
+    /// What a new row is made of is not a JSON object.
+    InitialNotAnObject(&'static str),
     /// It names no column.
     Empty,
     /// A JSON object inside it has a member that the composite type lacks.
@@ -219,6 +229,11 @@ pub(crate) enum ColumnProblem {
     Generated,
     /// It is an identity column that is always generated.
     Identity,
+    /// The same four of a column that the initial values of a new row name.
+    InitialKey,
+    InitialFence,
+    InitialGenerated,
+    InitialIdentity,
 }
 
 impl Disclosed {

@@ -85,6 +85,15 @@ impl KeyProblem {
             KeyProblem::NoKeyColumn(column) => {
                 Report::new("22023", text!["the primary key has no column \"", column, "\""]).detail(whole).hint(pass)
             }
+            KeyProblem::NotStorable(key) => {
+                Report::new("22023", text!["no row of table \"", &table.name, "\" can have this key"])
+                    .detail(text![
+                        "Key ",
+                        key,
+                        " is not a value of its column as it stands: it would be rounded or cut."
+                    ])
+                    .hint(text!["Pass a key that the columns of the primary key can hold."])
+            }
             KeyProblem::NotAnObject(kind) => {
                 Report::new("22023", text!["the key is ", kind, ", not a JSON object"]).detail(whole).hint(pass)
             }
@@ -99,6 +108,11 @@ impl PatchProblem {
             PatchProblem::NotAnObject(kind) => {
                 Report::new("22023", text!["the patch is ", kind, ", not a JSON object"])
                     .hint(text!["Pass an object of column names and their new values."])
+            }
+            PatchProblem::InitialNotAnObject(kind) => {
+                Report::new("22023", text!["the initial row is ", kind, ", not a JSON object"]).hint(text![
+                    "Pass an object of column names and their values; {} has every column get its default."
+                ])
             }
             PatchProblem::Empty => Report::new("22023", text!["the patch names no column"])
                 .hint(text!["Name the columns to change. To stamp the fence alone, claim the row."]),
@@ -129,6 +143,18 @@ impl ColumnProblem {
                 .hint(text!["Leave it out of the patch: the server computes it."]),
             ColumnProblem::Identity => Report::new("428C9", text!["the patch may not change identity ", named])
                 .hint(text!["Leave it out of the patch: it is GENERATED ALWAYS."]),
+            ColumnProblem::InitialKey => Report::new("22023", text!["the initial row may not set key ", named])
+                .hint(text!["Leave the key out of it: a new row gets the key that is passed before the fence."]),
+            ColumnProblem::InitialFence => Report::new("22023", text!["the initial row may not set fence ", named])
+                .hint(text!["Leave it out: a new row gets the fence that is passed."]),
+            ColumnProblem::InitialGenerated => {
+                Report::new("428C9", text!["the initial row may not set generated ", named])
+                    .hint(text!["Leave it out: the server computes it."])
+            }
+            ColumnProblem::InitialIdentity => {
+                Report::new("428C9", text!["the initial row may not set identity ", named])
+                    .hint(text!["Leave it out: it is GENERATED ALWAYS."])
+            }
         }
         .about(table)
         .column(c_string(column))

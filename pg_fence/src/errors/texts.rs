@@ -133,6 +133,35 @@ impl Refused {
                     ])
                     .about(table)
             }
+            Refused::InsertBlocked { table, key } => Report::new(
+                "LF004",
+                text!["INSERT on table \"", &table.name, "\" was accepted but inserted no row"],
+            )
+            .detail(text!["Key ", key, " does not exist for the caller, and no new row has it."])
+            .hint(text![
+                "Check the table's row-security policies for SELECT and its BEFORE INSERT triggers: a policy hides ",
+                "the row that has this key, or a trigger drops the new one.",
+            ])
+            .about(table),
+            Refused::KeyChanged { table, key } => {
+                Report::new("LF004", text!["a row was inserted into table \"", &table.name, "\" with another key"])
+                    .detail(text!["Key ", key, " would not exist."])
+                    .hint(text!["Check the table's BEFORE triggers: one of them sets a column of the primary key."])
+                    .about(table)
+            }
+            Refused::KeyGenerated { table, key, column } => {
+                Report::new("428C9", text!["the server gives out the keys of table \"", &table.name, "\""])
+                    .detail(text![
+                        "Key ",
+                        key,
+                        " does not exist, and key column \"",
+                        &column,
+                        "\" is GENERATED ALWAYS, so a new row cannot be given it."
+                    ])
+                    .hint(text!["Insert the row without its key, then claim it by the key that it got."])
+                    .about(table)
+                    .column(column)
+            }
             Refused::PutBack { table, key, stored, fence } => Report::new(
                 "LF004",
                 text!["fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],

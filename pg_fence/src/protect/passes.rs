@@ -181,7 +181,8 @@ impl OwnChange {
 
 /// Spends the change of ours on an update, if it is that change. Answers whether it did.
 pub(crate) fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i64>) -> bool {
-    let Some(own) = PASSES.unspent_change(row, old).filter(|own| own.verb != Verb::Delete) else { return false };
+    let is_update = |own: &Rc<OwnChange>| !matches!(own.verb, Verb::Insert | Verb::Delete);
+    let Some(own) = PASSES.unspent_change(row, old).filter(is_update) else { return false };
     own.is_spent.set(true);
     own.is_put_back.set(new != Some(own.fence));
     true
@@ -190,9 +191,19 @@ pub(crate) fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i6
 /// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row. Answers
 /// the fence of the change if it did.
 pub(crate) fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool) -> Option<i64> {
-    let own = PASSES.unspent_change(row, old).filter(|own| moved != (own.verb == Verb::Delete))?;
+    let is_deletion = |own: &Rc<OwnChange>| own.verb != Verb::Insert && moved != (own.verb == Verb::Delete);
+    let own = PASSES.unspent_change(row, old).filter(is_deletion)?;
     own.is_spent.set(true);
     Some(own.fence)
+}
+
+/// Spends the change of ours on an insertion, if it is that change. Answers whether it did.
+pub(crate) fn spend_on_insertion(row: &WrittenRow, new: Option<i64>) -> bool {
+    let is_insertion = |own: &Rc<OwnChange>| own.verb == Verb::Insert;
+    let Some(own) = PASSES.unspent_change(row, None).filter(is_insertion) else { return false };
+    own.is_spent.set(true);
+    own.is_put_back.set(new != Some(own.fence));
+    true
 }
 
 /// Takes the fence that the row must keep which this query has deleted in another partition, once for each.

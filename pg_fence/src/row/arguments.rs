@@ -21,6 +21,7 @@ pub(crate) struct RowArguments<'c> {
     key: Value,
     fence: Option<i64>,
     patch: Option<Document>,
+    initial: Option<Document>,
     fence_column: &'c CStr,
 }
 
@@ -31,6 +32,7 @@ pub(crate) struct Row<'t> {
     fence: Fence,
     key: Key,
     patch: Option<Patch<'t>>,
+    initial: Option<Patch<'t>>,
 }
 
 /// The table whose row type the argument has; its value does not matter.
@@ -55,6 +57,7 @@ impl<'c> RowArguments<'c> {
             key: given.value("key")?,
             fence: given.number(),
             patch: None,
+            initial: None,
             fence_column: given.fence_column()?,
         })
     }
@@ -70,6 +73,23 @@ impl<'c> RowArguments<'c> {
             key: given.value("key")?,
             fence: given.number(),
             patch: Some(given.document("patch")?),
+            initial: None,
+            fence_column: given.fence_column()?,
+        })
+    }
+
+    /// `(target, key, fence, initial[, fence_column])`
+    pub(crate) fn with_initial(
+        call: &'c Call,
+        target: fn(&mut Arguments) -> Result<Oid, Refused>,
+    ) -> Result<RowArguments<'c>, Refused> {
+        let mut given = call.arguments();
+        Ok(RowArguments {
+            table: target(&mut given)?,
+            key: given.value("key")?,
+            fence: given.number(),
+            patch: None,
+            initial: Some(given.document("initial")?),
             fence_column: given.fence_column()?,
         })
     }
@@ -80,7 +100,8 @@ impl<'c> RowArguments<'c> {
         let fence = accepted_fence(table, fence_column, self.fence)?;
         let key = Key::read(table, self.key)?;
         let patch = self.patch.as_ref().map(|patch| Patch::read(table, fence_column, patch)).transpose()?;
-        Ok(Row { table, fence_column, fence, key, patch })
+        let initial = self.initial.as_ref().map(|initial| Patch::initial(table, fence_column, initial)).transpose()?;
+        Ok(Row { table, fence_column, fence, key, patch, initial })
     }
 }
 
@@ -88,6 +109,12 @@ impl Row<'_> {
     /// The change of this row that answers no row.
     pub(crate) fn change(&self, verb: Verb) -> Change<'_> {
         let (table, fence_column, key, fence) = (self.table, self.fence_column, &self.key, self.fence);
-        Change { table, fence_column, key, fence, verb, answer: Answer::Fence, patch: self.patch.as_ref(), rows: None }
+        let (patch, initial) = (self.patch.as_ref(), self.initial.as_ref());
+        Change { table, fence_column, key, fence, verb, answer: Answer::Fence, patch, initial, rows: None }
+    }
+
+    /// The same, which makes the row of its patch where there is none.
+    pub(crate) fn change_or_insert(&self, verb: Verb) -> Change<'_> {
+        Change { initial: self.patch.as_ref(), ..self.change(verb) }
     }
 }

@@ -1,4 +1,4 @@
-//! One change of one row under a fence: make it, and if it reaches no row, find out why.
+//! One change of one row under a fence: make it, and if it reaches no row, find out why, or insert the row.
 //!
 //! The rule itself is in `fence`; here is when it is asked. Invariants: `Ok(None)` means that a newer fence is stored
 //! and nothing else; every other reason is a refusal of its own. A refused change changes nothing, as its error ends
@@ -6,8 +6,9 @@
 
 use crate::errors::{Disclosed, Refused, UnfencedWrite};
 use crate::life::{self, Outlived};
-use crate::protect::members;
 use crate::protect::passes::OwnPass;
+use crate::row::disclosure::disclosed;
+use crate::row::insertion::Insertion;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
 use crate::server::call::Rows;
@@ -36,6 +37,8 @@ pub(crate) struct Change<'a> {
     pub(crate) verb: Verb,
     pub(crate) answer: Answer,
     pub(crate) patch: Option<&'a Patch<'a>>,
+    /// What a row is made of where there is none; else that is an error.
+    pub(crate) initial: Option<&'a Patch<'a>>,
     /// Where the row is added, if it is answered as a row.
     pub(crate) rows: Option<&'a Rows>,
 }
@@ -52,8 +55,8 @@ impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub(crate) fn make(&self) -> Result<Option<Outcome>, Refused> {
         let (statement, values, row_as) = (self.statement(), self.values(), self.row_as());
-        let (counted, counted_stale) = stats::counters_of(self.verb);
-        let (mut stored, mut is_outlived) = (None, false);
+        let (_, counted_stale) = stats::counters_of(self.verb);
+        let (mut stored, mut is_outlived, mut is_missing) = (None, false, false);
         life::begin();
         let outlived = Outlived::watch();
         for _ in 0..MAX_TRIES {
@@ -65,15 +68,19 @@ impl Change<'_> {
                 1 => {
                     let outcome = self.checked(outcome)?;
                     self.refuse_misuse(misused)?;
-                    if let (Some(rows), Some(row)) = (self.rows, outcome.row) {
-                        rows.put(row);
-                    }
-                    self.subject().count(counted);
-                    return Ok(Some(outcome));
+                    return Ok(Some(self.made(outcome)));
                 }
                 rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
             }
-            let found = self.explain(&values)?;
+            let Some(found) = self.explain(&values)? else {
+                if let Some(inserted) = self.insert()? {
+                    return Ok(Some(self.made(inserted)));
+                }
+                // Another one has inserted it meanwhile, or it is hidden.
+                is_missing = true;
+                continue;
+            };
+            is_missing = false;
             match found.verdict {
                 Verdict::Stale => {
                     self.subject().count_stale(counted_stale, self.fence, found.stored);
@@ -87,6 +94,9 @@ impl Change<'_> {
                 Verdict::Accepted => (stored, is_outlived) = (found.stored, outlived.is_met()),
             }
         }
+        if is_missing {
+            return Err(Refused::InsertBlocked { table: self.table.name.clone(), key: self.key_text() });
+        }
         if is_outlived && self.verb.step().is_some_and(|step| step.relies_on_claim(stored, self.fence)) {
             self.subject().count(Counter::Outlived);
             return Err(self.outlived());
@@ -95,15 +105,35 @@ impl Change<'_> {
     }
 
     /// Why the change reached no row: a plain read of the stored fence, with the rights and the snapshot of the caller
-    /// and without a lock, judged by the rule. Errors: there is no such row, or none that the caller may see.
-    fn explain(&self, values: &Values) -> Result<Found, Refused> {
+    /// and without a lock, judged by the rule. `None`: there is no such row, or none that the caller may see.
+    fn explain(&self, values: &Values) -> Result<Option<Found>, Refused> {
         let outcome = plans::run(&self.statement().plain(Verb::Read), values)?;
         if outcome.rows == 0 {
-            return Err(self.key.no_row(self.table, self.fence_number()));
+            return Ok(None);
         }
         let stored = outcome.fence;
         let verdict = self.verb.step().map_or(Verdict::Accepted, |step| step.judge(stored, self.fence));
-        Ok(Found { stored, verdict })
+        Ok(Some(Found { stored, verdict }))
+    }
+
+    /// Makes the row that is not there. `None`: none was inserted. Errors: the change is one of a row that is there.
+    fn insert(&self) -> Result<Option<Outcome>, Refused> {
+        let Some(initial) = self.initial else {
+            return Err(self.key.no_row(self.table, self.fence_number()));
+        };
+        let (table, fence_column, answer) = (self.table, self.fence_column, self.answer);
+        let key = self.key.to_insert(table)?;
+        Insertion { table, fence_column, key: &key, fence: self.fence_number(), initial, answer }.make()
+    }
+
+    /// Hands the row over and counts the change.
+    fn made(&self, outcome: Outcome) -> Outcome {
+        if let (Some(rows), Some(row)) = (self.rows, outcome.row) {
+            rows.put(row);
+        }
+        let (counted, _) = stats::counters_of(self.verb);
+        self.subject().count(counted);
+        outcome
     }
 
     /// The statement that makes the change.
@@ -192,13 +222,5 @@ impl Change<'_> {
 
     fn disclosed(&self, stored: Option<i64>) -> Disclosed {
         disclosed(self.table, self.fence_column, stored)
-    }
-}
-
-/// A fence that the caller has read, unless it must be hidden from the client.
-pub(crate) fn disclosed(table: &Table, fence_column: &Column, stored: Option<i64>) -> Disclosed {
-    match members::may_disclose_what_is_read(table.oid, fence_column.number) {
-        true => Disclosed::Fence(stored),
-        false => Disclosed::Hidden,
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
     }
     let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&rows_of(call, &table)?));
     for key in &keys {
-        Change { table: &table, fence_column, key, fence, verb, answer, patch: None, rows }.make()?;
+        Change { table: &table, fence_column, key, fence, verb, answer, patch: None, initial: None, rows }.make()?;
     }
     Ok(Reply::Handed)
 }

@@ -20,7 +20,7 @@ use std::ffi::CString;
 const TEXTS: u8 = b'S';
 
 /// One value per column of the primary key, in the key's order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Key {
     /// How each value is compared.
     pub(crate) fits: Vec<Fit>,
@@ -139,6 +139,16 @@ impl Key {
         Key::of(table, values.collect::<Result<_, _>>()?)
     }
 
+    /// The same key as its columns store it. Errors: they would round it or cut it, or have no such value.
+    pub(crate) fn to_insert(&self, table: &Table) -> Result<Key, Refused> {
+        let key = self.clone().in_column_types(table)?;
+        let mut values = table.key.iter().zip(&key.values).zip(&key.fits);
+        match !key.is_absent && values.all(|((column, value), fit)| is_kept(table, column, *value, *fit)) {
+            true => Ok(key),
+            false => Err(refused(table, KeyProblem::NotStorable(self.text(table)))),
+        }
+    }
+
     /// Whether both keys have values of the same types, so that they can be compared.
     pub(crate) fn has_types_of(&self, other: &Key) -> bool {
         let types = |key: &Key| key.values.iter().map(|value| value.type_oid()).collect::<Vec<_>>();
@@ -235,7 +245,13 @@ fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, R
         return found(Some(value));
     }
     if number::is_number(value.type_oid()) && number::is_number(wanted) {
-        return found(number::value_of(&number::digits(value), wanted));
+        let number = number::value_of(&number::digits(value), wanted);
+        // Compared as it is, a float4 is another float8 than the one with its digits.
+        let operator = operators::equality_operator(key.operator_family, key.operator_type, value.type_oid());
+        let are_equal = |number| are_equal(table, key, operator, number, value);
+        if number.is_none_or(are_equal) {
+            return found(number);
+        }
     }
     match new_cast(key, wanted, value.type_oid()) {
         Some(Way::Cast { function, operator }) => {
@@ -245,6 +261,23 @@ fn in_own_type(table: &Table, key: &KeyColumn, value: Value) -> Result<Fitted, R
         }
         _ => from_text(table, key, &plain_text(value)),
     }
+}
+
+/// Whether the operator, where there is one between both types, says that two values of a key column are equal.
+fn are_equal(table: &Table, key: &KeyColumn, operator: Option<Oid>, one: Value, other: Value) -> bool {
+    operator.is_none_or(|operator| operators::are_equal(operator, one, other, table.key_column(key).collation))
+}
+
+/// Whether the column stores a value of its own type as it is: `numeric(4, 1)` would round it.
+fn is_kept(table: &Table, key: &KeyColumn, value: Value, fit: Fit) -> bool {
+    let column = table.key_column(key);
+    if column.typmod < 0 && column.type_oid == column.base_type {
+        return true;
+    }
+    // Not by the output function, which is free to round a float.
+    let text = if number::is_number(value.type_oid()) { c_string(number::digits(value).into()) } else { value.text() };
+    let stored = column.input().value_of(&text, column.typmod);
+    stored.is_some_and(|stored| are_equal(table, key, Some(fit.operator), stored, value))
 }
 
 /// The text form of a value; of a char(n) without the blanks that fill it up, which are not part of it.

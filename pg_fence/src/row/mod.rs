@@ -6,6 +6,8 @@ pub(crate) mod arguments;
 pub(crate) mod change;
 pub(crate) mod claim;
 pub(crate) mod claim_many;
+pub(crate) mod disclosure;
+pub(crate) mod insertion;
 pub(crate) mod key;
 pub(crate) mod literal;
 pub(crate) mod number;

@@ -1,4 +1,4 @@
-//! A patch: the columns to change and their new values, from a JSON object.
+//! A patch: the columns to change and their new values, from a JSON object; or those of a new row.
 //!
 //! Names match exactly; values are made by the input functions of the columns' types. Invariant: a patch names at
 //! least one column, and neither the key, the fence nor a column that the server computes.
@@ -25,21 +25,57 @@ impl<'t> Patch<'t> {
         if members.is_empty() {
             return Err(Refused::Patch(PatchProblem::Empty));
         }
-        let columns: Vec<&Column> =
-            members.iter().map(|(name, _)| patchable(table, fence, name)).collect::<Result<_, _>>()?;
-        let values = columns.iter().zip(&members).map(|(column, (_, json))| value(column, json));
+        Patch::of(
+            table,
+            fence,
+            &members,
+            [ColumnProblem::Key, ColumnProblem::Fence, ColumnProblem::Generated, ColumnProblem::Identity],
+        )
+    }
+
+    /// The same of what a new row is made of, which may name no column: all others get their defaults.
+    pub(crate) fn initial(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
+        let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::InitialNotAnObject(kind)))?;
+        Patch::of(
+            table,
+            fence,
+            &members,
+            [
+                ColumnProblem::InitialKey,
+                ColumnProblem::InitialFence,
+                ColumnProblem::InitialGenerated,
+                ColumnProblem::InitialIdentity,
+            ],
+        )
+    }
+
+    fn of(
+        table: &'t Table,
+        fence: &Column,
+        members: &[(&[u8], Json)],
+        problems: [ColumnProblem; 4],
+    ) -> Result<Patch<'t>, Refused> {
+        let settable = |(name, _): &(&[u8], Json)| settable(table, fence, name, problems);
+        let columns: Vec<&Column> = members.iter().map(settable).collect::<Result<_, _>>()?;
+        let values = columns.iter().zip(members).map(|(column, (_, json))| value(column, json));
         let values = values.collect::<Result<_, _>>()?;
         Ok(Patch { columns, values })
     }
 }
 
-fn patchable<'t>(table: &'t Table, fence: &Column, name: &[u8]) -> Result<&'t Column, Refused> {
+/// The column of this name, unless it is part of the key, the fence, or one that the server computes: each has its problem.
+fn settable<'t>(
+    table: &'t Table,
+    fence: &Column,
+    name: &[u8],
+    [key, fences, generated, identity]: [ColumnProblem; 4],
+) -> Result<&'t Column, Refused> {
     let problem = match table.column(name) {
         None => ColumnProblem::Unknown,
-        Some(column) if column.number == fence.number => ColumnProblem::Fence,
-        Some(Column { is_key: true, .. }) => ColumnProblem::Key,
-        Some(Column { is_generated: true, .. }) => ColumnProblem::Generated,
-        Some(Column { is_identity_always: true, .. }) => ColumnProblem::Identity,
+        Some(column) if column.number == fence.number => fences,
+        Some(Column { is_key: true, .. }) => key,
+        Some(Column { is_generated: true, .. }) => generated,
+        Some(Column { is_identity_always: true, .. }) => identity,
         Some(column) => return Ok(column),
     };
     Err(Refused::PatchColumn { table: table.name.clone(), column: name.to_vec(), problem })

@@ -3,7 +3,7 @@
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;
 use crate::row::arguments::target;
-use crate::row::change::disclosed;
+use crate::row::disclosure::disclosed;
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::log;

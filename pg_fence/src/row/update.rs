@@ -29,6 +29,15 @@ pub(crate) fn fenced_write(call: &Call) -> Result<Reply, Refused> {
     write(RowArguments::patched(call, target)?, Verb::Write)
 }
 
+/// `fenced_upsert(target regclass, key, fence bigint, patch jsonb, fence_column name)`: the same, and where there is no such
+/// row, inserts it.
+pub(crate) fn fenced_upsert(call: &Call) -> Result<Reply, Refused> {
+    let given = RowArguments::patched(call, target)?;
+    let table = tables::open(given.table)?;
+    let written = given.of(&table)?.change_or_insert(Verb::Write).make()?;
+    Ok(Reply::from(written.is_some()))
+}
+
 /// `fenced_delete(target regclass, key, fence bigint, fence_column name)`: true deleted, false stale.
 pub(crate) fn fenced_delete(call: &Call) -> Result<Reply, Refused> {
     write(RowArguments::plain(call, target)?, Verb::Delete)

@@ -3,7 +3,7 @@
 use crate::server::catalog::{self, RelationName};
 use crate::server::locks::RelationLock;
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// A relation that is open as long as this lives. Its lock stays to the end of the transaction.
 pub(crate) struct OpenRelation {
@@ -20,6 +20,8 @@ pub(crate) struct Attribute<'r> {
 
 /// The index of a primary key.
 pub(crate) struct PrimaryKey {
+    pub(crate) oid: Oid,
+    pub(crate) name: CString,
     pub(crate) is_immediate: bool,
     pub(crate) is_exclusion: bool,
     pub(crate) is_valid: bool,
@@ -120,7 +122,8 @@ impl OpenRelation {
     }
 
     pub(crate) fn has_triggers_after_writes(&self) -> bool {
-        self.trigger_description().is_some_and(|all| all.trig_update_after_row || all.trig_delete_after_row)
+        self.trigger_description()
+            .is_some_and(|all| all.trig_update_after_row || all.trig_delete_after_row || all.trig_insert_after_row)
     }
 
     pub(crate) fn triggers(&self) -> impl Iterator<Item = Trigger<'_>> {
@@ -144,6 +147,8 @@ impl OpenRelation {
                 operator_type: *(*index).rd_opcintype.add(n),
             });
             let key = PrimaryKey {
+                oid,
+                name: catalog::name(&(*(*index).rd_rel).relname),
                 is_immediate: form.indimmediate,
                 is_exclusion: form.indisexclusion,
                 is_valid: form.indisvalid,

@@ -154,7 +154,12 @@ impl Input {
     /// The value with this text form; none where the type has a function that makes null of it.
     pub(crate) fn value(&self, text: &CStr) -> Option<Value> {
         const NO_MODIFIER: i32 = -1;
-        self.read(Some(text), NO_MODIFIER).map(|datum| Value { datum, type_oid: self.type_oid })
+        self.value_of(text, NO_MODIFIER)
+    }
+
+    /// The same with a modifier of the type, such as the precision of a numeric.
+    pub(crate) fn value_of(&self, text: &CStr, typmod: i32) -> Option<Value> {
+        self.read(Some(text), typmod).map(|datum| Value { datum, type_oid: self.type_oid })
     }
 
     /// Reads a value from its text form. A null text gives null, or the error of a domain that forbids it.

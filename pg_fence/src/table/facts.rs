@@ -3,7 +3,7 @@
 use crate::errors::Refused;
 use crate::server::catalog::{self, RelationName};
 use crate::server::locks::RelationLock;
-use crate::server::relation::OpenRelation;
+use crate::server::relation::{OpenRelation, PrimaryKey};
 use crate::server::types;
 use crate::table::distributed;
 use crate::table::plan::Plans;
@@ -19,7 +19,7 @@ pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
     let name = relation.name();
     refuse_other_kinds(oid, relation.kind(), &name)?;
     let mut columns = columns_of(&relation);
-    let key = primary_key(&relation, &columns, &name)?;
+    let (index, key) = primary_key(&relation, &columns, &name)?;
     for key in &key {
         columns[key.column].is_key = true;
     }
@@ -40,6 +40,8 @@ pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
         has_all_columns: columns.len() == relation.column_count(),
         columns,
         key,
+        key_index: index.oid,
+        key_index_name: index.name,
         alias: c_string(alias),
         plans: Plans::default(),
         is_current: Cell::new(true),
@@ -87,8 +89,12 @@ fn columns_of(relation: &OpenRelation) -> Vec<Column> {
     columns.collect()
 }
 
-/// The columns of the primary key, if it picks one row at any time.
-fn primary_key(relation: &OpenRelation, columns: &[Column], name: &RelationName) -> Result<Vec<KeyColumn>, Refused> {
+/// The primary key and its columns, if it picks one row at any time.
+fn primary_key(
+    relation: &OpenRelation,
+    columns: &[Column],
+    name: &RelationName,
+) -> Result<(PrimaryKey, Vec<KeyColumn>), Refused> {
     let refused = |problem, hint| Err(Refused::PrimaryKey { table: name.clone(), problem, hint });
     let Some(key) = relation.primary_key() else {
         return refused("has no primary key", "Add one with ALTER TABLE ... ADD PRIMARY KEY.");
@@ -117,7 +123,7 @@ fn primary_key(relation: &OpenRelation, columns: &[Column], name: &RelationName)
         })
     });
     match found.collect::<Option<Vec<_>>>() {
-        Some(found) if key.is_valid => Ok(found),
+        Some(found) if key.is_valid => Ok((key, found)),
         _ => refused("has a primary key whose index is not valid", "Rebuild the index with REINDEX."),
     }
 }

@@ -38,6 +38,9 @@ pub(crate) struct Table {
     pub(crate) columns: Vec<Column>,
     /// The columns of its primary key, in the key's order.
     pub(crate) key: Vec<KeyColumn>,
+    /// The index of its primary key, and the name of both.
+    pub(crate) key_index: Oid,
+    pub(crate) key_index_name: CString,
     /// A name for its row in a statement that none of its columns has.
     pub(crate) alias: CString,
     pub(crate) plans: Plans,

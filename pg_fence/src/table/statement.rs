@@ -36,6 +36,7 @@ impl Statement<'_> {
             Verb::Read => text!["SELECT ", answered, " FROM ", target, " WHERE ", found],
             Verb::Lock => text!["SELECT ", answered, " FROM ", target, " WHERE ", found, " FOR NO KEY UPDATE"],
             Verb::Delete => text!["DELETE FROM ", target, " WHERE ", found, returning],
+            Verb::Insert => text!["INSERT INTO ", self.inserted(), returning],
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => {
                 text!["UPDATE ", target, " SET ", self.assignments(), " WHERE ", found, returning]
             }
@@ -43,10 +44,10 @@ impl Statement<'_> {
     }
 
     /// Whether it answers the fence as it is stored afterwards, before the row. A write does not need to where nothing
-    /// can have changed it on the way.
+    /// can have changed it on the way. An INSERT answers null for a row with another key, too.
     pub(crate) fn answers_fence(&self) -> bool {
         match self.verb {
-            Verb::Read | Verb::Lock | Verb::Reset => true,
+            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset => true,
             Verb::Claim | Verb::Update | Verb::Write | Verb::Delete => self.table.can_change_writes,
         }
     }
@@ -64,8 +65,8 @@ impl Statement<'_> {
         text![Identifier(&self.table.alias), ".", Identifier(&column.name)]
     }
 
-    /// The key is the caller's, and the stored fence lets the step through.
-    fn condition(&self) -> Vec<u8> {
+    /// The key is the caller's.
+    fn has_key(&self) -> Vec<u8> {
         let keys = self.table.key.iter().zip(self.fits).enumerate().map(|(n, (key, fit))| {
             let column = self.table.key_column(key);
             operators::operator_clause(
@@ -76,7 +77,12 @@ impl Statement<'_> {
                 fit.value_type,
             )
         });
-        let keys = joined(keys, " AND ");
+        joined(keys, " AND ")
+    }
+
+    /// The key is the caller's, and the stored fence lets the step through.
+    fn condition(&self) -> Vec<u8> {
+        let keys = self.has_key();
         let Some(step) = self.verb.step() else {
             return keys;
         };
@@ -112,6 +118,27 @@ impl Statement<'_> {
         }
     }
 
+    /// What an INSERT has between its first words and RETURNING. The primary key alone is asked whether the row is there:
+    /// what violates another constraint is an error. The constraint has the name of its index.
+    fn inserted(&self) -> Vec<u8> {
+        let key = self.table.key.iter().map(|key| self.table.key_column(key));
+        let columns = key.chain([self.fence]).chain(self.patch.iter().copied());
+        let names = columns.map(|column| text![Identifier(&column.name)]);
+        let values = (1..=self.fence_parameter() + self.patch.len()).map(|n| text![Parameter(n)]);
+        text![
+            self.table.qualified_name(),
+            " AS ",
+            Identifier(&self.table.alias),
+            " (",
+            joined(names, ", "),
+            ") VALUES (",
+            joined(values, ", "),
+            ") ON CONFLICT ON CONSTRAINT ",
+            Identifier(&self.table.key_index_name),
+            " DO NOTHING",
+        ]
+    }
+
     fn assignments(&self) -> Vec<u8> {
         let stamp = match self.verb {
             Verb::Update => None,
@@ -131,7 +158,13 @@ impl Statement<'_> {
             Answer::Fence => None,
             Answer::Row => Some(joined(self.table.columns.iter().map(|column| self.column(column)), ", ")),
         };
-        let fence = self.answers_fence().then(|| text![self.column(self.fence), "::pg_catalog.int8"]);
+        let fence = self.answers_fence().then(|| match self.verb {
+            // A trigger can have changed the key as well: that row has no answer.
+            Verb::Insert => {
+                text!["CASE WHEN ", self.has_key(), " THEN ", self.column(self.fence), "::pg_catalog.int8 END"]
+            }
+            _ => text![self.column(self.fence), "::pg_catalog.int8"],
+        });
         joined(fence.into_iter().chain(row), ", ")
     }
 }

@@ -228,7 +228,8 @@ fn relation_changed(oid: Option<Oid>) {
     if TABLES.note_column_changes(is_changed) {
         session::forget_analyses();
     }
-    TABLES.mark(is_changed);
+    // The index of a primary key is renamed alone.
+    TABLES.mark(|table| is_changed(table) || oid == Some(table.key_index));
 }
 
 fn catalog_changed(catalog: CatalogId, hash: u32) {

@@ -17,6 +17,8 @@ pub(crate) enum Verb {
     Write,
     /// Delete the row under the fence's claim.
     Delete,
+    /// Insert the row, stamped, unless one with its key is there.
+    Insert,
     /// Set the fence to whatever is given.
     Reset,
 }
@@ -35,7 +37,7 @@ impl Verb {
     /// The step of the protocol that this is; none for what asks no fence.
     pub(crate) fn step(self) -> Option<Step> {
         match self {
-            Verb::Read | Verb::Lock | Verb::Reset => None,
+            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset => None,
             Verb::Claim => Some(Step::Claim),
             Verb::Update | Verb::Delete => Some(Step::Update),
             Verb::Write => Some(Step::Write),
@@ -48,6 +50,7 @@ impl Verb {
             Verb::Read | Verb::Lock => "SELECT",
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
             Verb::Delete => "DELETE",
+            Verb::Insert => "INSERT",
         }
     }
 
