@@ -11,9 +11,9 @@
  * UNSAFE because they write.
  *
  * Overloads: a key is "any", or text so that an untyped parameter finds a function too; it is read as the type of the
- * primary key. Each of the 18 signatures on rows is written twice, with and without fence_column. One signature with a
- * default would be shorter, but the server parses the text of a default again for each call that is not prepared, which
- * was a seventh of the cost of a claim. A test compares the two of each pair.
+ * primary key. Each of the 18 signatures on rows is written again with fence_column, and 16 of them with owner and
+ * owner_column behind it. One signature with defaults would be shorter, but the server parses the text of a default again
+ * for each call that is not prepared, which was a seventh of the cost of a claim. A test compares each with the shorter one.
  *
  * Names: operators and functions are qualified. The server picks the best match of all schemas in the search path, so a
  * planted one with exactly the types of the arguments would win. Types and collations are looked up in pg_catalog first.
@@ -64,6 +64,45 @@ COMMENT ON FUNCTION fenced_claim(anyelement, "any", bigint, name) IS
 
 CREATE FUNCTION fenced_claim(
     target anyelement,
+    key "any",
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim(anyelement, "any", bigint, name, text) IS
+'Stamps the fence on a row and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim(
+    target anyelement,
+    key "any",
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim(anyelement, "any", bigint, name, text, name) IS
+'Stamps the fence on a row and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim(
+    target anyelement,
     key text,
     fence bigint
 )
@@ -96,6 +135,45 @@ ROWS 1;
 
 COMMENT ON FUNCTION fenced_claim(anyelement, text, bigint, name) IS
 'Stamps the fence on a row and returns the row; no row when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim(
+    target anyelement,
+    key text,
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim(anyelement, text, bigint, name, text) IS
+'Stamps the fence on a row and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim(
+    target anyelement,
+    key text,
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim(anyelement, text, bigint, name, text, name) IS
+'Stamps the fence on a row and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_claim_or_insert(
     target anyelement,
@@ -136,6 +214,47 @@ COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, nam
 
 CREATE FUNCTION fenced_claim_or_insert(
     target anyelement,
+    key "any",
+    fence bigint,
+    initial jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name, text) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key "any",
+    fence bigint,
+    initial jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name, text, name) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
     key text,
     fence bigint,
     initial jsonb
@@ -170,6 +289,47 @@ ROWS 1;
 
 COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name) IS
 'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key text,
+    fence bigint,
+    initial jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name, text) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_or_insert(
+    target anyelement,
+    key text,
+    fence bigint,
+    initial jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_or_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name, text, name) IS
+'Stamps the fence on a row and returns the row, which is inserted with the initial values where there is none; no row when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_claim_json(
     target regclass,
@@ -206,6 +366,43 @@ COMMENT ON FUNCTION fenced_claim_json(regclass, "any", bigint, name) IS
 
 CREATE FUNCTION fenced_claim_json(
     target regclass,
+    key "any",
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'pg_fence_claim_json'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_claim_json(regclass, "any", bigint, name, text) IS
+'Stamps the fence on a row and returns the row as jsonb; NULL when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim_json(
+    target regclass,
+    key "any",
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'pg_fence_claim_json'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_claim_json(regclass, "any", bigint, name, text, name) IS
+'Stamps the fence on a row and returns the row as jsonb; NULL when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim_json(
+    target regclass,
     key text,
     fence bigint
 )
@@ -236,6 +433,43 @@ PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_claim_json(regclass, text, bigint, name) IS
 'Stamps the fence on a row and returns the row as jsonb; NULL when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_json(
+    target regclass,
+    key text,
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'pg_fence_claim_json'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_claim_json(regclass, text, bigint, name, text) IS
+'Stamps the fence on a row and returns the row as jsonb; NULL when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_json(
+    target regclass,
+    key text,
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'pg_fence_claim_json'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_claim_json(regclass, text, bigint, name, text, name) IS
+'Stamps the fence on a row and returns the row as jsonb; NULL when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_claim_many(
     target anyelement,
@@ -344,6 +578,45 @@ COMMENT ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name) IS
 
 CREATE FUNCTION fenced_update(
     target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_update'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name, text) IS
+'Sets columns of a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_update(
+    target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_update'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name, text, name) IS
+'Sets columns of a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_update(
+    target regclass,
     key text,
     fence bigint,
     patch jsonb
@@ -376,6 +649,45 @@ PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_update(regclass, text, bigint, jsonb, name) IS
 'Sets columns of a row that the fence has claimed; false when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_update'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_update(regclass, text, bigint, jsonb, name, text) IS
+'Sets columns of a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_update'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_update(regclass, text, bigint, jsonb, name, text, name) IS
+'Sets columns of a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_update_returning(
     target anyelement,
@@ -416,6 +728,47 @@ COMMENT ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb, na
 
 CREATE FUNCTION fenced_update_returning(
     target anyelement,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_update_returning'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb, name, text) IS
+'Sets columns of a row that the fence has claimed and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_update_returning(
+    target anyelement,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_update_returning'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb, name, text, name) IS
+'Sets columns of a row that the fence has claimed and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_update_returning(
+    target anyelement,
     key text,
     fence bigint,
     patch jsonb
@@ -450,6 +803,47 @@ ROWS 1;
 
 COMMENT ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb, name) IS
 'Sets columns of a row that the fence has claimed and returns the row; no row when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update_returning(
+    target anyelement,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_update_returning'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb, name, text) IS
+'Sets columns of a row that the fence has claimed and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update_returning(
+    target anyelement,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_update_returning'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb, name, text, name) IS
+'Sets columns of a row that the fence has claimed and returns the row; no row when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_write(
     target regclass,
@@ -488,6 +882,45 @@ COMMENT ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name) IS
 
 CREATE FUNCTION fenced_write(
     target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_write'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name, text) IS
+'Stamps the fence and sets columns at once, for writes that depend on nothing read; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_write(
+    target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_write'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name, text, name) IS
+'Stamps the fence and sets columns at once, for writes that depend on nothing read; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_write(
+    target regclass,
     key text,
     fence bigint,
     patch jsonb
@@ -520,6 +953,45 @@ PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name) IS
 'Stamps the fence and sets columns at once, for writes that depend on nothing read; false when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_write(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_write'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name, text) IS
+'Stamps the fence and sets columns at once, for writes that depend on nothing read; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_write(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_write'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name, text, name) IS
+'Stamps the fence and sets columns at once, for writes that depend on nothing read; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_upsert(
     target regclass,
@@ -558,6 +1030,45 @@ COMMENT ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name) IS
 
 CREATE FUNCTION fenced_upsert(
     target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name, text) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key "any",
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name, text, name) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
     key text,
     fence bigint,
     patch jsonb
@@ -590,6 +1101,45 @@ PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name) IS
 'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name, text) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_upsert(
+    target regclass,
+    key text,
+    fence bigint,
+    patch jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_upsert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name, text, name) IS
+'Stamps the fence and sets columns at once, inserting the row where there is none; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
 CREATE FUNCTION fenced_delete(
     target regclass,
@@ -626,6 +1176,43 @@ COMMENT ON FUNCTION fenced_delete(regclass, "any", bigint, name) IS
 
 CREATE FUNCTION fenced_delete(
     target regclass,
+    key "any",
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_delete'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_delete(regclass, "any", bigint, name, text) IS
+'Deletes a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_delete(
+    target regclass,
+    key "any",
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_delete'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_delete(regclass, "any", bigint, name, text, name) IS
+'Deletes a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_delete(
+    target regclass,
     key text,
     fence bigint
 )
@@ -657,11 +1244,49 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fenced_delete(regclass, text, bigint, name) IS
 'Deletes a row that the fence has claimed; false when a newer fence is stored. Key as text or as an untyped parameter.';
 
+CREATE FUNCTION fenced_delete(
+    target regclass,
+    key text,
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_delete'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_delete(regclass, text, bigint, name, text) IS
+'Deletes a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_delete(
+    target regclass,
+    key text,
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_delete'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_delete(regclass, text, bigint, name, text, name) IS
+'Deletes a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
 CREATE FUNCTION fence_reset(
     target regclass,
     key "any",
     new_fence bigint,
-    fence_column name DEFAULT 'fence'
+    fence_column name DEFAULT 'fence',
+    owner_column name DEFAULT NULL
 )
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'pg_fence_reset'
@@ -671,14 +1296,15 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_reset(regclass, "any", bigint, name) IS
-'Stores a fence whatever is stored, and returns what was; 0 is never claimed. For the owner of the table.';
+COMMENT ON FUNCTION fence_reset(regclass, "any", bigint, name, name) IS
+'Stores a fence whatever is stored, as nobody''s, and returns what was; 0 is never claimed. For the owner of the table.';
 
 CREATE FUNCTION fence_reset(
     target regclass,
     key text,
     new_fence bigint,
-    fence_column name DEFAULT 'fence'
+    fence_column name DEFAULT 'fence',
+    owner_column name DEFAULT NULL
 )
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'pg_fence_reset'
@@ -688,8 +1314,8 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_reset(regclass, text, bigint, name) IS
-'Stores a fence whatever is stored, and returns what was; 0 is never claimed. For the owner of the table. Key as text or as an untyped parameter.';
+COMMENT ON FUNCTION fence_reset(regclass, text, bigint, name, name) IS
+'Stores a fence whatever is stored, as nobody''s, and returns what was; 0 is never claimed. For the owner of the table. Key as text or as an untyped parameter.';
 
 CREATE TABLE fence_internals.guards (
     resource text COLLATE "C" PRIMARY KEY,
@@ -704,7 +1330,7 @@ COMMENT ON COLUMN fence_internals.guards.resource IS
 COMMENT ON COLUMN fence_internals.guards.fence IS
 'The newest fence that was admitted; 0 is none.';
 COMMENT ON COLUMN fence_internals.guards.owner IS
-'Reserved: who holds the fence. NULL where the guard knows no owner.';
+'The owner that was passed with that fence; NULL where none was.';
 
 CREATE FUNCTION fence_internals.refuse_guards()
 RETURNS trigger
@@ -758,6 +1384,23 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fenced_guard(text, bigint, text) IS
 'Fences the transaction: refuses a fence that is older than the newest of the resource, and a life that is not the server''s, and keeps newer fences out to its end. Returns the fence.';
 
+CREATE FUNCTION fenced_guard(
+    resource text,
+    fence bigint,
+    life text,
+    owner text
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_guard'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fenced_guard(text, bigint, text, text) IS
+'Fences the transaction: refuses a fence that is older than the newest of the resource, and a life that is not the server''s, and keeps newer fences out to its end. Returns the fence. An equal fence of another owner is refused.';
+
 CREATE FUNCTION fence_life()
 RETURNS text
 AS 'MODULE_PATHNAME', 'pg_fence_life'
@@ -809,7 +1452,7 @@ SECURITY INVOKER
 PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fence_guard_reset(text, bigint) IS
-'Stores a fence at a guard whatever is stored, and returns what was; 0 is never stamped.';
+'Stores a fence at a guard whatever is stored, as nobody''s, and returns what was; 0 is never stamped.';
 
 -- Leases. Rows are kept after a release. The table and the sequence are written by the functions below alone, which act with
 -- the rights of their owner, whatever the caller may.
@@ -1438,6 +2081,7 @@ CREATE FUNCTION fence_internals.stat(
     OUT writes_stale bigint,
     OUT unclaimed bigint,
     OUT outlived bigint,
+    OUT duplicate_fence bigint,
     OUT unfenced_refused bigint,
     OUT grants bigint,
     OUT busy bigint,
@@ -1482,6 +2126,7 @@ SELECT
     s.writes_stale,
     s.unclaimed,
     s.outlived,
+    s.duplicate_fence,
     s.unfenced_refused,
     s.grants,
     s.busy,
@@ -1516,6 +2161,8 @@ COMMENT ON COLUMN pg_stat_fence.unclaimed IS
 'Writes that were refused because their fence had not claimed the row.';
 COMMENT ON COLUMN pg_stat_fence.outlived IS
 'Writes and guards that were refused because they relied on what was read before the server was started or promoted.';
+COMMENT ON COLUMN pg_stat_fence.duplicate_fence IS
+'Claims, writes and guards that were refused because the stored fence, with the same number, is another owner''s.';
 COMMENT ON COLUMN pg_stat_fence.unfenced_refused IS
 'Writes on a protected table that were refused because they had no fence.';
 COMMENT ON COLUMN pg_stat_fence.grants IS
@@ -1595,42 +2242,74 @@ $$;
 
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, "any", bigint, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim(anyelement, text, bigint, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, "any", bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_or_insert(anyelement, text, bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, "any", bigint, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, text, bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, text, bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_json(regclass, text, bigint, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, text, bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, text, bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update(regclass, text, bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update(regclass, text, bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, "any", bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_returning(anyelement, text, bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, "any", bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write(regclass, "any", bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, text, bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write(regclass, text, bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, "any", bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_upsert(regclass, text, bigint, jsonb, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete(regclass, "any", bigint, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name) TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name, name) TO PUBLIC;
 
 GRANT EXECUTE ON FUNCTION fence_life() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_protect(regclass, name, text, text, text) TO PUBLIC;
@@ -1669,6 +2348,8 @@ GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO @extowner@ WITH GRANT OP
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text, text) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text, text) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO @extowner@ WITH GRANT OPTION;

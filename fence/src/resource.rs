@@ -68,8 +68,11 @@ pub struct DuplicateFence;
 impl Owned<'_> {
     /// Whether the stored fence is [`DuplicateFence`] to the caller. One whose owner nobody has said is anybody's.
     pub fn is_of_another(self, caller: Bearer) -> bool {
-        let owner = self.owner.filter(|owner| !owner.is_empty());
-        self.fence == Some(caller.fence.get() as i64) && owner.is_some() && owner != caller.owner
+        self.fence == Some(caller.fence.get() as i64) && self.has_owner() && self.owner != caller.owner
+    }
+
+    fn has_owner(self) -> bool {
+        self.owner.is_some_and(|owner| !owner.is_empty())
     }
 }
 
@@ -114,7 +117,7 @@ impl Step {
 pub enum GuardVerdict {
     /// The fence is the stored one: it enters together with all other transactions of this fence.
     Shared,
-    /// The fence is newer: it is stamped once its transaction is alone.
+    /// The fence is newer, or the first that says whose it is: it is stamped once its transaction is alone.
     Alone,
     /// This newer fence is stored.
     Stale(i64),
@@ -131,7 +134,10 @@ impl GuardVerdict {
         if stored.is_of_another(caller) {
             return GuardVerdict::Duplicate;
         }
-        GuardVerdict::of(stored.fence, caller.fence, read_in)
+        match GuardVerdict::of(stored.fence, caller.fence, read_in) {
+            GuardVerdict::Shared if caller.owner.is_some() && !stored.has_owner() => GuardVerdict::Alone,
+            verdict => verdict,
+        }
     }
 
     /// The same where nobody says whose a fence is.
@@ -311,7 +317,10 @@ mod tests {
             for fence in [4, 5, 6] {
                 let without = GuardVerdict::of(Some(fence), Fence::new(5).unwrap(), read_in);
                 assert_eq!(enter(stored(fence), Some(b"a")), without);
-                assert_eq!(enter(Owned { owner: None, ..stored(fence) }, Some(b"b")), without);
+                assert_eq!(enter(Owned { owner: None, ..stored(fence) }, None), without);
+                let said = if without == GuardVerdict::Shared { GuardVerdict::Alone } else { without };
+                assert_eq!(enter(Owned { owner: None, ..stored(fence) }, Some(b"b")), said, "its owner is stamped");
+                assert_eq!(enter(Owned { owner: Some(b""), ..stored(fence) }, Some(b"b")), said);
             }
         }
     }

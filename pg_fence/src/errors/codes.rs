@@ -3,7 +3,7 @@
 //! An SQLSTATE says what to do; several refusals share one. Invariant: no two refusals have the same word, and a word
 //! stays once it is released.
 
-use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem, Refused, UnfencedWrite};
+use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, OwnerProblem, PatchProblem, Refused, UnfencedWrite};
 use fence::lock::args::BadArgument;
 use std::ffi::CStr;
 
@@ -22,6 +22,7 @@ impl Refused {
             Refused::NoFenceColumn { .. } => c"no_fence_column",
             Refused::FenceColumnType { .. } => c"fence_column_type",
             Refused::FenceColumnUse { .. } => c"fence_column_unusable",
+            Refused::OwnerColumn { problem, .. } => problem.code(),
             Refused::Key { problem, .. } => problem.code(),
             Refused::Keys { .. } => c"keys_not_an_array",
             Refused::Distributed { .. } => c"distributed_table",
@@ -29,6 +30,7 @@ impl Refused {
             Refused::PatchColumn { problem, .. } => problem.code(),
             Refused::NoRow { .. } => c"no_such_row",
             Refused::Unclaimed { .. } => c"row_unclaimed",
+            Refused::Duplicate { .. } => c"fence_duplicate",
             Refused::Outlived { key: Some(_), .. } => c"claim_outlived",
             Refused::Outlived { key: None, .. } => c"plain_write_outlived",
             Refused::Blocked { .. } => c"write_blocked",
@@ -36,9 +38,11 @@ impl Refused {
             Refused::KeyChanged { .. } => c"key_changed",
             Refused::KeyGenerated { .. } => c"key_generated",
             Refused::PutBack { .. } => c"fence_put_back",
+            Refused::OwnerPutBack { .. } => c"owner_put_back",
             Refused::ManyRows { .. } => c"key_not_unique",
             Refused::Server { .. } => c"server_answer",
             Refused::StaleGuard { .. } => c"guard_stale",
+            Refused::DuplicateGuard { .. } => c"guard_duplicate",
             Refused::OutlivedGuard { .. } => c"guard_outlived",
             Refused::NotALife { .. } => c"not_a_life",
             Refused::NoSharedLife => c"no_shared_life",
@@ -98,6 +102,17 @@ impl FenceProblem {
     }
 }
 
+impl OwnerProblem {
+    fn code(&self) -> &'static CStr {
+        match self {
+            OwnerProblem::Missing => c"no_owner_column",
+            OwnerProblem::Type(_) => c"owner_column_type",
+            OwnerProblem::Use(_) => c"owner_column_unusable",
+            OwnerProblem::Room { .. } => c"owner_column_room",
+        }
+    }
+}
+
 impl KeyProblem {
     fn code(&self) -> &'static CStr {
         match self {
@@ -130,10 +145,12 @@ impl ColumnProblem {
             ColumnProblem::Unknown => c"patch_column_unknown",
             ColumnProblem::Key => c"patch_column_key",
             ColumnProblem::Fence => c"patch_column_fence",
+            ColumnProblem::Owner => c"patch_column_owner",
             ColumnProblem::Generated => c"patch_column_generated",
             ColumnProblem::Identity => c"patch_column_identity",
             ColumnProblem::InitialKey => c"initial_column_key",
             ColumnProblem::InitialFence => c"initial_column_fence",
+            ColumnProblem::InitialOwner => c"initial_column_owner",
             ColumnProblem::InitialGenerated => c"initial_column_generated",
             ColumnProblem::InitialIdentity => c"initial_column_identity",
         }

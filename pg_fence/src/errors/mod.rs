@@ -40,6 +40,8 @@ pub(crate) enum Refused {
     FenceColumnType { table: RelationName, column: CString, type_name: CString },
     /// The fence column cannot be stamped.
     FenceColumnUse { table: RelationName, column: CString, problem: &'static str },
+    /// A column cannot keep the owner of a fence, or not this one.
+    OwnerColumn { table: RelationName, column: CString, problem: OwnerProblem },
     /// The key does not fit the primary key.
     Key { table: RelationName, columns: Vec<u8>, problem: KeyProblem },
     /// The argument is not an array of keys.
@@ -52,6 +54,8 @@ pub(crate) enum Refused {
     NoRow { table: RelationName, key: Vec<u8>, may_be_swapped: bool },
     /// The stored fence is older than the caller's.
     Unclaimed { table: RelationName, key: Vec<u8>, stored: Disclosed, fence: Fence },
+    /// The stored fence is the caller's, with another owner: this one, if the caller may read it and the row has one.
+    Duplicate { table: RelationName, key: Vec<u8>, stored: Option<CString>, fence: Fence },
     /// The claim was made in another life of the server than the one since this time. A plain write names no key.
     Outlived { table: RelationName, key: Option<Vec<u8>>, fence: Fence, since: CString },
     /// The row is there and the fence is accepted, but the write reached no row, again and again.
@@ -64,12 +68,16 @@ pub(crate) enum Refused {
     KeyGenerated { table: RelationName, key: Vec<u8>, column: CString },
     /// The write reached the row, but another fence was stored.
     PutBack { table: RelationName, key: Vec<u8>, stored: Disclosed, fence: i64 },
+    /// The write reached the row, but another owner was stored.
+    OwnerPutBack { table: RelationName, key: Vec<u8>, fence: i64 },
     /// More than one row has the key: the primary key's index is damaged.
     ManyRows { table: RelationName, key: Vec<u8>, rows: u64 },
     /// The server answered a statement in a way that cannot be.
     Server { function: &'static str, code: c_int },
     /// A newer fence is stored at a guard; which one, if the caller may read it.
     StaleGuard { resource: CString, stored: Option<i64>, fence: Fence },
+    /// The fence that is stored at a guard is the caller's, with another owner: this one, if the caller may read it.
+    DuplicateGuard { resource: CString, stored: Option<CString>, fence: Fence },
     /// The caller of a guard has read in another life of the server than the one since this time.
     OutlivedGuard { resource: CString, fence: Fence, since: CString },
     /// The life that the caller of a guard names is no token.
@@ -182,6 +190,19 @@ pub(crate) enum FenceProblem {
     },
 }
 
+/// How a column does not keep an owner.
+#[derive(Clone, Debug)]
+pub(crate) enum OwnerProblem {
+    /// The table has no such column.
+    Missing,
+    /// It has a type that does not keep every owner as it is.
+    Type(CString),
+    /// It is used otherwise.
+    Use(&'static str),
+    /// It has no room for an owner of so many characters.
+    Room { characters: usize, max: usize },
+}
+
 /// How a key does not fit.
 #[derive(Debug)]
 pub(crate) enum KeyProblem {
@@ -225,13 +246,16 @@ pub(crate) enum ColumnProblem {
     Key,
     /// It holds the fence.
     Fence,
+    /// It keeps the owner of the fence.
+    Owner,
     /// It is a generated column.
     Generated,
     /// It is an identity column that is always generated.
     Identity,
-    /// The same four of a column that the initial values of a new row name.
+    /// The same five of a column that the initial values of a new row name.
     InitialKey,
     InitialFence,
+    InitialOwner,
     InitialGenerated,
     InitialIdentity,
 }

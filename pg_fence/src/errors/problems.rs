@@ -1,10 +1,11 @@
 //! How it is said what is wrong with an argument: a fence, a key, a patch.
 
-use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem};
+use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, OwnerProblem, PatchProblem};
 use crate::server::catalog::RelationName;
 use crate::server::log::Report;
 use fence::Fence;
 use pg_forms::{c_string, text};
+use std::ffi::CString;
 
 impl FenceProblem {
     pub(crate) fn report(self) -> Report {
@@ -51,6 +52,35 @@ impl FenceProblem {
                     ])
             }
         }
+    }
+}
+
+impl OwnerProblem {
+    pub(crate) fn report(self, table: RelationName, column: CString) -> Report {
+        let named = text!["owner column \"", &column, "\" of table \"", &table.name, "\""];
+        match self {
+            OwnerProblem::Missing => {
+                Report::new("42703", text!["table \"", &table.name, "\" has no owner column \"", &column, "\""]).hint(
+                    text![
+                        "Add one (ALTER TABLE ... ADD COLUMN ",
+                        &column,
+                        " text), or name the column that keeps the owner with owner_column => '...'.",
+                    ],
+                )
+            }
+            OwnerProblem::Type(type_name) => Report::new("42804", text![named, " has type ", type_name])
+                .detail(text!["An owner column is text or varchar: owners are compared byte for byte."])
+                .hint(text!["Change its type to text."]),
+            OwnerProblem::Use(problem) => {
+                Report::new("55000", text![named, " ", problem]).hint(text!["Use a column of its own for the owner."])
+            }
+            OwnerProblem::Room { characters, max } => {
+                Report::new("22001", text![named, " has room for ", max, " characters, not for ", characters])
+                    .hint(text!["Change its type to text."])
+            }
+        }
+        .about(table)
+        .column(column)
     }
 }
 
@@ -139,6 +169,8 @@ impl ColumnProblem {
                 .hint(text!["Leave the key out of the patch. To give the row another key, delete and insert it."]),
             ColumnProblem::Fence => Report::new("22023", text!["the patch may not change fence ", named])
                 .hint(text!["Leave it out of the patch: a claim or a fenced write stamps the fence."]),
+            ColumnProblem::Owner => Report::new("22023", text!["the patch may not change owner ", named])
+                .hint(text!["Leave it out of the patch: a claim or a fenced write stores the owner."]),
             ColumnProblem::Generated => Report::new("428C9", text!["the patch may not change generated ", named])
                 .hint(text!["Leave it out of the patch: the server computes it."]),
             ColumnProblem::Identity => Report::new("428C9", text!["the patch may not change identity ", named])
@@ -147,6 +179,8 @@ impl ColumnProblem {
                 .hint(text!["Leave the key out of it: a new row gets the key that is passed before the fence."]),
             ColumnProblem::InitialFence => Report::new("22023", text!["the initial row may not set fence ", named])
                 .hint(text!["Leave it out: a new row gets the fence that is passed."]),
+            ColumnProblem::InitialOwner => Report::new("22023", text!["the initial row may not set owner ", named])
+                .hint(text!["Leave it out: the row is inserted with the owner that is passed beside the fence."]),
             ColumnProblem::InitialGenerated => {
                 Report::new("428C9", text!["the initial row may not set generated ", named])
                     .hint(text!["Leave it out: the server computes it."])

@@ -9,6 +9,10 @@ use pg_forms::text;
 /// What to do about a stale fence. The sentence after it names the other cause: fences of two locks cannot be compared.
 const TAKEN_OVER: &str = "Another holder has taken over. Roll back, and take the lock again.";
 
+/// What to do about a fence that is another owner's.
+const ISSUED_TWICE: &str = "Pass the owner that acquired the lock with this fence. If it was passed, the lock server has lost its \
+    state and has issued the fence twice: roll back, raise its fences, and take the lock again.";
+
 impl Refused {
     /// Raises this refusal as an error of the server.
     pub(crate) fn raise(self) -> ! {
@@ -70,6 +74,7 @@ impl Refused {
                     .about(table)
                     .column(column)
             }
+            Refused::OwnerColumn { table, column, problem } => problem.report(table, column),
             Refused::Key { table, columns, problem } => problem.report(table, columns),
             Refused::Keys { table, type_name } => {
                 Report::new("42804", text!["argument \"keys\" must be an array of keys, not type ", type_name])
@@ -93,6 +98,16 @@ impl Refused {
                     .detail(text!["Key ", key, " has ", stored.or("an older fence", "the older fence "), "."])
                     .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
                     .about(table)
+            }
+            Refused::Duplicate { table, key, stored, fence } => {
+                let owner = stored.map_or_else(|| text!["another owner"], |owner| text!["owner \"", &owner, "\""]);
+                Report::new(
+                    "LF007",
+                    text!["fence ", fence, " of this row of table \"", &table.name, "\" is another owner's"],
+                )
+                .detail(text!["Key ", key, " has this fence of ", owner, "."])
+                .hint(text![ISSUED_TWICE])
+                .about(table)
             }
             Refused::Outlived { table, key, fence, since } => {
                 let row = key.map_or_else(|| text!["The row"], |key| text!["Key ", key]);
@@ -169,6 +184,13 @@ impl Refused {
             .detail(text!["Key ", key, " would have been left with ", stored.or("another one", "fence "), "."])
             .hint(text!["Check the table's BEFORE triggers: one of them sets the fence column."])
             .about(table),
+            Refused::OwnerPutBack { table, key, fence } => Report::new(
+                "LF004",
+                text!["the owner of fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],
+            )
+            .detail(text!["Key ", key, " would have been left with another owner."])
+            .hint(text!["Check the table's BEFORE triggers: one of them sets the owner column."])
+            .about(table),
             Refused::ManyRows { table, key, rows } => {
                 Report::new("XX001", text![rows, " rows of table \"", &table.name, "\" have one primary key"])
                     .detail(text!["Key ", key, "."])
@@ -181,6 +203,12 @@ impl Refused {
                 Report::new("LF001", text!["fence ", fence, " is stale at guard \"", &resource, "\""])
                     .detail(text!["The guard has admitted ", newer, "; this transaction has fence ", fence, "."])
                     .hint(text![TAKEN_OVER, " All transactions that call this guard must take the same lock."])
+            }
+            Refused::DuplicateGuard { resource, stored, fence } => {
+                let owner = stored.map_or_else(|| text!["another owner"], |owner| text!["owner \"", &owner, "\""]);
+                Report::new("LF007", text!["fence ", fence, " at guard \"", &resource, "\" is another owner's"])
+                    .detail(text!["The guard has admitted this fence of ", owner, "."])
+                    .hint(text![ISSUED_TWICE])
             }
             Refused::OutlivedGuard { resource, fence, since } => Report::new(
                 "LF006",

@@ -7,6 +7,7 @@
 
 use crate::errors::{Disclosed, Refused};
 use crate::life;
+use crate::row::arguments;
 use crate::row::key::Key;
 use crate::row::reset;
 use crate::server::call::{Arguments, Call, Reply};
@@ -15,17 +16,19 @@ use crate::server::locks::{LockMode, NamedLock, Purpose};
 use crate::server::rights::{self, AsOwner};
 use crate::server::session::{self, MainThread};
 use crate::server::spi::Connection;
+use crate::server::text::Bytes;
 use crate::server::types::Value;
 use crate::settings::accepted_number;
 use crate::stats::Subject;
 use crate::stats::memory::Counter;
+use crate::table::owner::OwnerArguments;
 use crate::table::plans::{self, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::Statement;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 use fence::Fence;
-use fence::resource::GuardVerdict;
+use fence::resource::{Bearer, GuardVerdict, Owned};
 use pg_forms::text;
 use pgrx::pg_sys::Oid;
 use std::cell::Cell;
@@ -36,12 +39,13 @@ use std::rc::Rc;
 const MAX_RESOURCE_BYTES: usize = 1024;
 const TABLE: &CStr = c"guards";
 const FENCE_COLUMN: &CStr = c"fence";
+const OWNER_COLUMN: &CStr = c"owner";
 /// A guard can be forgotten between being read and being stamped, by a transaction that ends just then.
 const MAX_TRIES: usize = 3;
 
-/// `fenced_guard(resource text, fence bigint[, life text])`: refuses a fence that is older than the stored one, and a caller
-/// that has read in another life of the server; else stamps the fence and keeps newer ones out to the end of the
-/// transaction. Returns the fence.
+/// `fenced_guard(resource text, fence bigint[, life text[, owner text]])`: refuses a fence that is older than the stored one
+/// or another owner's, and a caller that has read in another life of the server; else stamps the fence and keeps newer ones
+/// out to the end of the transaction. Returns the fence.
 pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     session::refuse_when_read_only(c"fenced_guard()");
     if !session::is_in_transaction_block() {
@@ -53,9 +57,10 @@ pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let (resource, fence) = (resource(&mut given)?, accepted_number(given.number())?);
     let life = given.text_if_given("life")?;
+    let owner = arguments::owner(&mut given)?.owner;
     // What is no token is refused before anything is waited for. Which life it is of can change while it waits.
     life::read_in(&life)?;
-    Guard::open(resource)?.enter(fence, &life)?;
+    Guard::open(resource)?.enter(&Entry { fence, owner, life: &life })?;
     Ok(Reply::from(fence))
 }
 
@@ -95,6 +100,20 @@ pub(crate) fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
     Ok(Reply::from(old))
 }
 
+/// Who wants to be admitted.
+struct Entry<'c> {
+    fence: Fence,
+    owner: Option<Bytes<'c>>,
+    /// The life of the server in which it has read.
+    life: &'c CStr,
+}
+
+/// What a guard has stored.
+struct Stamp {
+    fence: Option<i64>,
+    owner: Option<CString>,
+}
+
 /// A guard, and the right to read and write its row as long as this lives.
 struct Guard {
     table: Rc<Table>,
@@ -118,80 +137,98 @@ impl Guard {
     }
 
     /// Admits the fence, and counts.
-    fn enter(&self, fence: Fence, life: &CStr) -> Result<(), Refused> {
-        self.admit(fence, life)?;
+    fn enter(&self, entry: &Entry) -> Result<(), Refused> {
+        self.admit(entry)?;
         Subject::Guard(&self.resource).count(Counter::Claims);
         Ok(())
     }
 
     /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
-    fn admit(&self, fence: Fence, life: &CStr) -> Result<(), Refused> {
+    fn admit(&self, entry: &Entry) -> Result<(), Refused> {
         self.lock.take(LockMode::Shared);
-        match GuardVerdict::of(self.stored()?, fence, life::read_in(life)?) {
-            GuardVerdict::Shared => return Ok(()),
-            GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
-            GuardVerdict::Outlived | GuardVerdict::Duplicate => return Err(self.outlived(fence)),
-            // Not kept while waiting to be alone: two that did so would wait for each other.
-            GuardVerdict::Alone => self.lock.release(LockMode::Shared),
+        if self.judge(&self.stored()?, entry)? == Way::Shared {
+            return Ok(());
         }
+        // Not kept while waiting to be alone: two that did so would wait for each other.
+        self.lock.release(LockMode::Shared);
         self.lock.take(LockMode::Alone);
         for _ in 0..MAX_TRIES {
             let stored = self.stored()?;
-            match GuardVerdict::of(stored, fence, life::read_in(life)?) {
-                GuardVerdict::Stale(stored) => return Err(self.stale(stored, fence)),
-                GuardVerdict::Outlived | GuardVerdict::Duplicate => return Err(self.outlived(fence)),
-                GuardVerdict::Shared => {
+            match self.judge(&stored, entry)? {
+                Way::Shared => {
                     // Another transaction of this fence has stamped meanwhile.
                     self.lock.take(LockMode::Shared);
                     self.lock.release(LockMode::Alone);
                     return Ok(());
                 }
-                GuardVerdict::Alone if self.stamp(stored, fence)? => return Ok(()),
-                GuardVerdict::Alone => {}
+                Way::Alone if self.stamp(&stored, entry)? => return Ok(()),
+                Way::Alone => {}
             }
         }
-        let (table, key, fence) = (self.table.name.clone(), self.key.text(&self.table), fence.get() as i64);
+        let (table, key, fence) = (self.table.name.clone(), self.key.text(&self.table), entry.fence.get() as i64);
         Err(Refused::Blocked { table, key, stored: Disclosed::Hidden, fence, verb: Verb::Claim.command() })
+    }
+
+    /// How the entry is admitted, if it is.
+    fn judge(&self, stored: &Stamp, entry: &Entry) -> Result<Way, Refused> {
+        let stamp = Owned { fence: stored.fence, owner: stored.owner.as_deref().map(CStr::to_bytes) };
+        let bearer = Bearer { fence: entry.fence, owner: entry.owner.as_ref().map(Bytes::bytes) };
+        match GuardVerdict::of_owned(stamp, bearer, life::read_in(entry.life)?) {
+            GuardVerdict::Shared => Ok(Way::Shared),
+            GuardVerdict::Alone => Ok(Way::Alone),
+            GuardVerdict::Stale(newer) => Err(self.stale(newer, entry.fence)),
+            GuardVerdict::Duplicate => Err(self.duplicate(stored, entry.fence)),
+            GuardVerdict::Outlived => Err(self.outlived(entry.fence)),
+        }
     }
 
     fn reset(&self, new: i64) -> Result<Option<i64>, Refused> {
         self.lock.take(LockMode::Alone);
-        let found = plans::run(&self.statement(Verb::Read)?, &self.values())?;
+        let found = plans::run(&self.statement(Verb::Read, None)?, &self.values())?;
         if found.rows == 0 {
             return Err(Refused::NoGuard { resource: self.resource.clone() });
         }
         let _writing = Writing::begin();
-        reset::reset(&self.statement(Verb::Lock)?, &self.key, new)
+        reset::reset(&self.statement(Verb::Lock, None)?, &self.key, new)
     }
 
-    fn stored(&self) -> Result<Option<i64>, Refused> {
-        Ok(plans::run(&self.statement(Verb::Read)?, &self.values())?.fence)
+    fn stored(&self) -> Result<Stamp, Refused> {
+        let found = plans::run(&self.statement(Verb::Read, None)?, &self.values())?;
+        Ok(Stamp { fence: found.fence, owner: found.owner.map(Value::text) })
     }
 
-    fn stamp(&self, stored: Option<i64>, fence: Fence) -> Result<bool, Refused> {
+    fn stamp(&self, stored: &Stamp, entry: &Entry) -> Result<bool, Refused> {
         let _writing = Writing::begin();
-        if stored.is_none() {
-            let into = text!["INSERT INTO ", self.table.qualified_name(), " (resource, fence) VALUES ($1, $2)"];
+        let fence = Value::of_fence(entry.fence);
+        if stored.fence.is_none() {
+            let (columns, parameters) = match entry.owner {
+                None => ("resource, fence", "$1, $2"),
+                Some(_) => ("resource, fence, owner", "$1, $2, $3"),
+            };
+            let into = text!["INSERT INTO ", self.table.qualified_name(), " (", columns, ") VALUES (", parameters, ")"];
             let resource = self.key.values.iter().copied();
-            let values: Vec<Value> = resource.chain([Value::of_fence(fence)]).collect();
+            let values: Vec<Value> = resource.chain([fence]).chain(entry.owner.map(Value::of_text)).collect();
             let connection = Connection::open()?;
             let inserted = connection.run_direct(text![into, " ON CONFLICT DO NOTHING"], &values)?;
             connection.close()?;
             return Ok(inserted == 1);
         }
         let mut values = self.values();
-        values.push(Some(Value::of_fence(fence).datum()));
-        Ok(plans::run(&self.statement(Verb::Claim)?, &values)?.rows == 1)
+        values.push(Some(fence.datum()));
+        values.extend(entry.owner.map(|owner| Some(owner.datum())));
+        Ok(plans::run(&self.statement(Verb::Claim, entry.owner)?, &values)?.rows == 1)
     }
 
-    fn statement(&self, verb: Verb) -> Result<Statement<'_>, Refused> {
+    fn statement<'a>(&'a self, verb: Verb, owner: Option<Bytes<'a>>) -> Result<Statement<'a>, Refused> {
         let fence: &Column = self.table.fence_column(FENCE_COLUMN)?;
-        Ok(Statement { table: &self.table, fence, fits: &self.key.fits, verb, answer: Answer::Fence, patch: &[] })
+        let owner = OwnerArguments { owner, column: Some(OWNER_COLUMN) }.of(&self.table, fence)?;
+        let (answer, patch) = (Answer::Fence, &[][..]);
+        Ok(Statement { table: &self.table, fence, owner, fits: &self.key.fits, verb, answer, patch })
     }
 
-    /// The value of the key, with room for the fence.
+    /// The value of the key, with room for the fence and its owner.
     fn values(&self) -> Values {
-        let mut values = Values::with_capacity(self.key.values.len() + 1);
+        let mut values = Values::with_capacity(self.key.values.len() + 2);
         self.key.values.iter().for_each(|value| values.push(Some(value.datum())));
         values
     }
@@ -201,13 +238,32 @@ impl Guard {
         Refused::OutlivedGuard { resource: self.resource.clone(), fence, since: life::since() }
     }
 
-    /// The stored fence is shown only to those who could read it themselves.
     fn stale(&self, stored: i64, fence: Fence) -> Refused {
         Subject::Guard(&self.resource).count_stale(Counter::ClaimsStale, fence, Some(stored));
-        let reads = |role| rights::may_read_table(self.table.oid, role);
-        let may_read = reads(self.caller) && reads(rights::client_user());
-        Refused::StaleGuard { resource: self.resource.clone(), stored: may_read.then_some(stored), fence }
+        let stored = self.may_read().then_some(stored);
+        Refused::StaleGuard { resource: self.resource.clone(), stored, fence }
     }
+
+    fn duplicate(&self, stored: &Stamp, fence: Fence) -> Refused {
+        Subject::Guard(&self.resource).count(Counter::DuplicateFence);
+        let stored = stored.owner.clone().filter(|_| self.may_read());
+        Refused::DuplicateGuard { resource: self.resource.clone(), stored, fence }
+    }
+
+    /// What is stored is shown only to those who could read it themselves.
+    fn may_read(&self) -> bool {
+        let reads = |role| rights::may_read_table(self.table.oid, role);
+        reads(self.caller) && reads(rights::client_user())
+    }
+}
+
+/// How a transaction is admitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Together with others.
+    Shared,
+    /// Once it is alone.
+    Alone,
 }
 
 static IS_WRITING: MainThread<Cell<bool>> = MainThread(Cell::new(false));

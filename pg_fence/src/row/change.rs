@@ -7,22 +7,26 @@
 use crate::errors::{Disclosed, Refused, UnfencedWrite};
 use crate::life::{self, Outlived};
 use crate::protect::passes::OwnPass;
-use crate::row::disclosure::disclosed;
+use crate::row::disclosure::{disclosed, may_disclose};
 use crate::row::insertion::Insertion;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
 use crate::server::call::Rows;
 use crate::server::log;
+use crate::server::text::Bytes;
+use crate::server::types::Value;
 use crate::stats::memory::Counter;
 use crate::stats::{self, Subject};
+use crate::table::owner::Owner;
 use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
-use crate::table::statement::Statement;
+use crate::table::statement::{OWNER_CHANGED, Statement};
 use crate::table::verb::{Answer, Verb};
 use fence::Fence;
-use fence::resource::Verdict;
+use fence::resource::{Bearer, DuplicateFence, Owned, Verdict};
 use pg_forms::text;
 use pgrx::pg_sys::Datum;
+use std::ffi::{CStr, CString};
 
 /// How often a change is tried when it reaches no row although the stored fence accepts it. The row can have been
 /// deleted and inserted again in between; a policy or a trigger that blocks it does so each time.
@@ -32,6 +36,7 @@ const MAX_TRIES: usize = 3;
 pub(crate) struct Change<'a> {
     pub(crate) table: &'a Table,
     pub(crate) fence_column: &'a Column,
+    pub(crate) owner: Option<Owner<'a>>,
     pub(crate) key: &'a Key,
     pub(crate) fence: Fence,
     pub(crate) verb: Verb,
@@ -47,8 +52,10 @@ pub(crate) struct Change<'a> {
 struct Found {
     /// The stored fence; `None` is null.
     stored: Option<i64>,
+    /// Its owner; `None` is null, or that the table keeps none.
+    owner: Option<CString>,
     /// What the rule says about it. `Accepted` contradicts a change that reached no row.
-    verdict: Verdict,
+    verdict: Result<Verdict, DuplicateFence>,
 }
 
 impl Change<'_> {
@@ -82,16 +89,20 @@ impl Change<'_> {
             };
             is_missing = false;
             match found.verdict {
-                Verdict::Stale => {
+                Ok(Verdict::Stale) => {
                     self.subject().count_stale(counted_stale, self.fence, found.stored);
                     self.note_stale(found.stored);
                     return Ok(None);
                 }
-                Verdict::Unclaimed => {
+                Ok(Verdict::Unclaimed) => {
                     self.subject().count(Counter::Unclaimed);
                     return Err(self.unclaimed(found.stored));
                 }
-                Verdict::Accepted => (stored, is_outlived) = (found.stored, outlived.is_met()),
+                Err(DuplicateFence) => {
+                    self.subject().count(Counter::DuplicateFence);
+                    return Err(self.duplicate(found.owner));
+                }
+                Ok(Verdict::Accepted) => (stored, is_outlived) = (found.stored, outlived.is_met()),
             }
         }
         if is_missing {
@@ -112,8 +123,12 @@ impl Change<'_> {
             return Ok(None);
         }
         let stored = outcome.fence;
-        let verdict = self.verb.step().map_or(Verdict::Accepted, |step| step.judge(stored, self.fence));
-        Ok(Some(Found { stored, verdict }))
+        let owner = outcome.owner.map(Value::text);
+        let stamp = Owned { fence: stored, owner: owner.as_deref().map(CStr::to_bytes) };
+        let given = self.owner.and_then(|owner| owner.given);
+        let caller = Bearer { fence: self.fence, owner: given.as_ref().map(Bytes::bytes) };
+        let verdict = self.verb.step().map_or(Ok(Verdict::Accepted), |step| step.judge_owned(stamp, caller));
+        Ok(Some(Found { stored, owner, verdict }))
     }
 
     /// Makes the row that is not there. `None`: none was inserted. Errors: the change is one of a row that is there.
@@ -121,9 +136,9 @@ impl Change<'_> {
         let Some(initial) = self.initial else {
             return Err(self.key.no_row(self.table, self.fence_number()));
         };
-        let (table, fence_column, answer) = (self.table, self.fence_column, self.answer);
+        let (table, fence_column, owner, answer) = (self.table, self.fence_column, self.owner, self.answer);
         let key = self.key.to_insert(table)?;
-        Insertion { table, fence_column, key: &key, fence: self.fence_number(), initial, answer }.make()
+        Insertion { table, fence_column, owner, key: &key, fence: self.fence_number(), initial, answer }.make()
     }
 
     /// Hands the row over and counts the change.
@@ -141,6 +156,7 @@ impl Change<'_> {
         Statement {
             table: self.table,
             fence: self.fence_column,
+            owner: self.owner,
             fits: &self.key.fits,
             verb: self.verb,
             answer: self.answer,
@@ -173,9 +189,11 @@ impl Change<'_> {
 
     fn values(&self) -> Values {
         let patch = self.patch.map_or(&[][..], |patch| &patch.values);
-        let mut values = Values::with_capacity(self.key.fits.len() + 1 + patch.len());
+        let owner = self.owner.and_then(|owner| owner.given);
+        let mut values = Values::with_capacity(self.key.fits.len() + 2 + patch.len());
         values.extend(self.key.datums());
         values.push(Some(Datum::from(self.fence_number())));
+        values.extend(owner.map(|owner| Some(owner.datum())));
         patch.iter().for_each(|&value| values.push(value));
         values
     }
@@ -186,6 +204,9 @@ impl Change<'_> {
             return Ok(outcome);
         }
         let (table, key) = (self.table.name.clone(), self.key_text());
+        if outcome.fence == Some(OWNER_CHANGED) {
+            return Err(Refused::OwnerPutBack { table, key, fence: self.fence_number() });
+        }
         Err(Refused::PutBack { table, key, stored: self.disclosed(outcome.fence), fence: self.fence_number() })
     }
 
@@ -208,6 +229,11 @@ impl Change<'_> {
     fn unclaimed(&self, stored: Option<i64>) -> Refused {
         let stored = self.disclosed(stored);
         Refused::Unclaimed { table: self.table.name.clone(), key: self.key_text(), stored, fence: self.fence }
+    }
+
+    fn duplicate(&self, owner: Option<CString>) -> Refused {
+        let stored = self.owner.filter(|owner| may_disclose(self.table, owner.column)).and(owner);
+        Refused::Duplicate { table: self.table.name.clone(), key: self.key_text(), stored, fence: self.fence }
     }
 
     fn outlived(&self) -> Refused {

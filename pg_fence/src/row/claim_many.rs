@@ -11,6 +11,7 @@ use crate::server::json::Document;
 use crate::server::rights;
 use crate::server::types::{self, Input, Value};
 use crate::settings::accepted_fence;
+use crate::table::owner::OwnerArguments;
 use crate::table::relation::Table;
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
@@ -30,9 +31,11 @@ pub(crate) fn fenced_claim_many(call: &Call) -> Result<Reply, Refused> {
         // No statement would say it.
         rights::require_claiming(table.oid, fence_column.number);
     }
+    let owner = OwnerArguments::default().of(&table, fence_column)?;
     let (verb, answer, rows) = (Verb::Claim, Answer::Row, Some(&rows_of(call, &table)?));
     for key in &keys {
-        Change { table: &table, fence_column, key, fence, verb, answer, patch: None, initial: None, rows }.make()?;
+        let (patch, initial) = (None, None);
+        Change { table: &table, fence_column, owner, key, fence, verb, answer, patch, initial, rows }.make()?;
     }
     Ok(Reply::Handed)
 }

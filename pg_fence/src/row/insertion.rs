@@ -1,16 +1,17 @@
 //! The insertion of a row that is not there, stamped from the start.
 //!
 //! It is refused by nothing but the table itself: a row that is not there has no fence to compare. Invariant: what is left
-//! in the table has the key and the fence that were passed, whatever triggers do.
+//! in the table has the key, the fence and the owner that were passed, whatever triggers do.
 
 use crate::errors::Refused;
 use crate::protect::passes::OwnPass;
 use crate::row::disclosure::disclosed;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
+use crate::table::owner::Owner;
 use crate::table::plans::{self, Outcome, Values};
 use crate::table::relation::{Column, Table};
-use crate::table::statement::Statement;
+use crate::table::statement::{OWNER_CHANGED, Statement};
 use crate::table::verb::{Answer, Verb};
 use pgrx::pg_sys::Datum;
 
@@ -18,6 +19,7 @@ use pgrx::pg_sys::Datum;
 pub(crate) struct Insertion<'a> {
     pub(crate) table: &'a Table,
     pub(crate) fence_column: &'a Column,
+    pub(crate) owner: Option<Owner<'a>>,
     /// With values of the columns' own types.
     pub(crate) key: &'a Key,
     pub(crate) fence: i64,
@@ -60,12 +62,13 @@ impl Insertion<'_> {
     }
 
     fn statement(&self) -> Statement<'_> {
-        let (table, fence, fits) = (self.table, self.fence_column, &self.key.fits);
-        Statement { table, fence, fits, verb: Verb::Insert, answer: self.answer, patch: &self.initial.columns }
+        let (table, fence, owner, fits) = (self.table, self.fence_column, self.owner, &self.key.fits);
+        Statement { table, fence, owner, fits, verb: Verb::Insert, answer: self.answer, patch: &self.initial.columns }
     }
 
     fn values(&self) -> Values {
         let mut values = self.key_and_fence();
+        values.extend(self.owner.and_then(|owner| owner.given).map(|owner| Some(owner.datum())));
         values.extend(&self.initial.values);
         values
     }
@@ -82,6 +85,9 @@ impl Insertion<'_> {
             if read.rows != 1 || read.fence.is_some() {
                 return Ok(Refused::KeyChanged { table, key });
             }
+        }
+        if stored == Some(OWNER_CHANGED) {
+            return Ok(Refused::OwnerPutBack { table, key, fence: self.fence });
         }
         let stored = disclosed(self.table, self.fence_column, stored);
         Ok(Refused::PutBack { table, key, stored, fence: self.fence })

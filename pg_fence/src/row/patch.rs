@@ -1,11 +1,12 @@
 //! A patch: the columns to change and their new values, from a JSON object; or those of a new row.
 //!
 //! Names match exactly; values are made by the input functions of the columns' types. Invariant: a patch names at
-//! least one column, and neither the key, the fence nor a column that the server computes.
+//! least one column, and neither the key, the fence, its owner nor a column that the server computes.
 
 use crate::errors::{ColumnProblem, PatchProblem, Refused};
 use crate::row::literal::literal;
 use crate::server::json::{Document, Json, JsonKind};
+use crate::table::owner::Owner;
 use crate::table::relation::{Column, Table};
 use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum};
@@ -20,7 +21,12 @@ pub(crate) struct Patch<'t> {
 impl<'t> Patch<'t> {
     /// Reads a patch for a table. Errors: it is not an object, is empty, or names a column that it may not change; what
     /// the input function of a type says of a value.
-    pub(crate) fn read(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
+    pub(crate) fn read(
+        table: &'t Table,
+        fence: &Column,
+        owner: Option<Owner>,
+        document: &Document,
+    ) -> Result<Patch<'t>, Refused> {
         let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotAnObject(kind)))?;
         if members.is_empty() {
             return Err(Refused::Patch(PatchProblem::Empty));
@@ -28,21 +34,35 @@ impl<'t> Patch<'t> {
         Patch::of(
             table,
             fence,
+            owner,
             &members,
-            [ColumnProblem::Key, ColumnProblem::Fence, ColumnProblem::Generated, ColumnProblem::Identity],
+            [
+                ColumnProblem::Key,
+                ColumnProblem::Fence,
+                ColumnProblem::Owner,
+                ColumnProblem::Generated,
+                ColumnProblem::Identity,
+            ],
         )
     }
 
     /// The same of what a new row is made of, which may name no column: all others get their defaults.
-    pub(crate) fn initial(table: &'t Table, fence: &Column, document: &Document) -> Result<Patch<'t>, Refused> {
+    pub(crate) fn initial(
+        table: &'t Table,
+        fence: &Column,
+        owner: Option<Owner>,
+        document: &Document,
+    ) -> Result<Patch<'t>, Refused> {
         let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::InitialNotAnObject(kind)))?;
         Patch::of(
             table,
             fence,
+            owner,
             &members,
             [
                 ColumnProblem::InitialKey,
                 ColumnProblem::InitialFence,
+                ColumnProblem::InitialOwner,
                 ColumnProblem::InitialGenerated,
                 ColumnProblem::InitialIdentity,
             ],
@@ -52,10 +72,11 @@ impl<'t> Patch<'t> {
     fn of(
         table: &'t Table,
         fence: &Column,
+        owner: Option<Owner>,
         members: &[(&[u8], Json)],
-        problems: [ColumnProblem; 4],
+        problems: [ColumnProblem; 5],
     ) -> Result<Patch<'t>, Refused> {
-        let settable = |(name, _): &(&[u8], Json)| settable(table, fence, name, problems);
+        let settable = |(name, _): &(&[u8], Json)| settable(table, fence, owner, name, problems);
         let columns: Vec<&Column> = members.iter().map(settable).collect::<Result<_, _>>()?;
         let values = columns.iter().zip(members).map(|(column, (_, json))| value(column, json));
         let values = values.collect::<Result<_, _>>()?;
@@ -63,16 +84,19 @@ impl<'t> Patch<'t> {
     }
 }
 
-/// The column of this name, unless it is part of the key, the fence, or one that the server computes: each has its problem.
+/// The column of this name, unless it is part of the key, the fence, its owner, or one that the server computes: each has
+/// its problem.
 fn settable<'t>(
     table: &'t Table,
     fence: &Column,
+    owner: Option<Owner>,
     name: &[u8],
-    [key, fences, generated, identity]: [ColumnProblem; 4],
+    [key, fences, owners, generated, identity]: [ColumnProblem; 5],
 ) -> Result<&'t Column, Refused> {
     let problem = match table.column(name) {
         None => ColumnProblem::Unknown,
         Some(column) if column.number == fence.number => fences,
+        Some(column) if owner.is_some_and(|owner| column.number == owner.column.number) => owners,
         Some(Column { is_key: true, .. }) => key,
         Some(Column { is_generated: true, .. }) => generated,
         Some(Column { is_identity_always: true, .. }) => identity,

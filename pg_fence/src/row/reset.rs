@@ -9,9 +9,10 @@ use crate::server::call::{Call, Reply};
 use crate::server::log;
 use crate::server::types::Value;
 use crate::settings::accepted_fence;
+use crate::table::owner::OwnerArguments;
 use crate::table::plans::{self, Values};
 use crate::table::relation::Table;
-use crate::table::statement::Statement;
+use crate::table::statement::{OWNER_CHANGED, Statement};
 use crate::table::tables;
 use crate::table::verb::{Answer, Verb};
 use fence::resource::NEVER_CLAIMED;
@@ -19,8 +20,9 @@ use pg_forms::text;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
 
-/// `fence_reset(target regclass, key, new_fence bigint, fence_column name)`: stores the fence whatever is there, and
-/// answers what was there. 0 stands for never claimed. For the owner of the table alone; written to the log.
+/// `fence_reset(target regclass, key, new_fence bigint, fence_column name, owner_column name)`: stores the fence whatever is
+/// there, as nobody's, and answers what was there. 0 stands for never claimed. For the owner of the table alone; written to
+/// the log.
 pub(crate) fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     let given = ResetArguments::of(call)?;
     let table = tables::open_as_owner(given.table)?;
@@ -29,12 +31,11 @@ pub(crate) fn fence_reset(call: &Call) -> Result<Reply, Refused> {
         Some(NEVER_CLAIMED) => NEVER_CLAIMED,
         number => accepted_fence(&table, fence, number)?.get() as i64,
     };
+    let owner = OwnerArguments { owner: None, column: given.owner_column }.of(&table, fence)?;
     let key = Key::read(&table, given.key)?;
-    let old = reset(
-        &Statement { table: &table, fence, fits: &key.fits, verb: Verb::Lock, answer: Answer::Fence, patch: &[] },
-        &key,
-        new,
-    )?;
+    let (verb, answer) = (Verb::Lock, Answer::Fence);
+    let lock = Statement { table: &table, fence, owner, fits: &key.fits, verb, answer, patch: &[] };
+    let old = reset(&lock, &key, new)?;
     Ok(Reply::from(old))
 }
 
@@ -43,6 +44,7 @@ struct ResetArguments<'c> {
     key: Value,
     new_fence: Option<i64>,
     fence_column: &'c CStr,
+    owner_column: Option<&'c CStr>,
 }
 
 impl<'c> ResetArguments<'c> {
@@ -53,11 +55,12 @@ impl<'c> ResetArguments<'c> {
             key: given.value("key")?,
             new_fence: given.number(),
             fence_column: given.fence_column()?,
+            owner_column: given.name(),
         })
     }
 }
 
-/// Stores the new fence in the row that `lock` finds, and answers the old one. Logged.
+/// Stores the new fence in the row that `lock` finds, as nobody's, and answers the old one. Logged.
 pub(crate) fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>, Refused> {
     let table = lock.table;
     let mut values = Values::with_capacity(key.fits.len() + 1);
@@ -73,6 +76,9 @@ pub(crate) fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>
             if let Some(write) = misused {
                 return Err(Refused::Unfenced { table: table.name.clone(), write });
             }
+        }
+        (1, 1) if written.fence == Some(OWNER_CHANGED) => {
+            return Err(Refused::OwnerPutBack { table: table.name.clone(), key: key_text(), fence: new });
         }
         (1, 1) => {
             return Err(Refused::PutBack {

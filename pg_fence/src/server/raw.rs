@@ -125,6 +125,7 @@ declare! {
     fn heap_form_tuple(columns: TupleDesc, values: *mut Datum, are_null: *mut bool) -> HeapTuple;
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     fn heap_form_tuple(columns: TupleDesc, values: *const Datum, are_null: *const bool) -> HeapTuple;
+    fn pg_detoast_datum_copy(value: *mut varlena) -> *mut varlena;
     fn makeParamList(count: c_int) -> ParamListInfo;
     fn palloc(size: usize) -> *mut c_void;
     fn pfree(pointer: *mut c_void);

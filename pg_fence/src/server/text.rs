@@ -39,6 +39,13 @@ impl<'c> Bytes<'c> {
     pub(crate) fn datum(&self) -> Datum {
         self.datum
     }
+
+    /// How many characters it has in the encoding of the database.
+    pub(crate) fn characters(&self) -> usize {
+        let length = i32::try_from(self.bytes.len()).unwrap_or(i32::MAX);
+        // SAFETY: the text is valid in that encoding, and has as many bytes as the length says.
+        usize::try_from(unsafe { pg_sys::pg_mbstrlen_with_len(self.bytes.as_ptr().cast(), length) }).unwrap_or(0)
+    }
 }
 
 /// A hash of bytes, the same in all processes of the server.

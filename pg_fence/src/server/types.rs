@@ -4,7 +4,7 @@
 
 use crate::server::catalog::{attribute, name, valid};
 use crate::server::raw;
-use crate::server::text::cut;
+use crate::server::text::{Bytes, cut};
 use fence::Fence;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::ffi::{CStr, CString, c_char};
@@ -29,6 +29,11 @@ impl Value {
     /// A fence as a bigint; it has at most 53 bits.
     pub(crate) fn of_fence(fence: Fence) -> Value {
         Value { datum: Datum::from(fence.get() as i64), type_oid: pg_sys::INT8OID }
+    }
+
+    /// A text.
+    pub(crate) fn of_text(text: Bytes) -> Value {
+        Value { datum: text.datum(), type_oid: pg_sys::TEXTOID }
     }
 
     pub(crate) fn datum(self) -> Datum {
@@ -205,6 +210,15 @@ pub(crate) fn type_exists(type_oid: Oid) -> bool {
 pub(crate) fn base_type(type_oid: Oid) -> Oid {
     // SAFETY: it reads the catalog alone.
     unsafe { pg_sys::getBaseType(type_oid) }
+}
+
+/// How many characters a varchar has room for, given its type, which may be a domain, and its column's modifier.
+pub(crate) fn max_characters(type_oid: Oid, typmod: i32) -> Option<usize> {
+    const HEADER: i32 = size_of::<i32>() as i32;
+    let mut modifier = typmod;
+    // SAFETY: it reads the catalog alone and fills the modifier, where the type is a domain.
+    unsafe { pg_sys::getBaseTypeAndTypmod(type_oid, &mut modifier) };
+    usize::try_from(modifier.checked_sub(HEADER)?).ok()
 }
 
 /// The element type of an array type.

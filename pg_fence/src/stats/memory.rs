@@ -41,6 +41,8 @@ pub(crate) enum Counter {
     Unclaimed,
     /// Refused because the claim was made in another life of the server.
     Outlived,
+    /// Refused because the fence is another owner's.
+    DuplicateFence,
     /// Refused on a protected table, for no fence.
     UnfencedRefused,
     /// Locks that were granted.
@@ -156,7 +158,7 @@ pub(crate) fn shared() -> Option<&'static Shared> {
 
 // SAFETY: all zeros is an empty table, and the locks are made before anyone takes one.
 unsafe impl Segment for Shared {
-    const NAME: &'static CStr = c"pg_fence counters 3";
+    const NAME: &'static CStr = c"pg_fence counters 4";
 
     fn make_ready(&mut self) {
         // SAFETY: nobody uses the locks yet. The name lives for ever.

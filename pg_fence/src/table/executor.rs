@@ -29,6 +29,8 @@ pub(crate) struct Parameters<'a> {
 pub(crate) struct Wanted {
     /// A bigint.
     pub(crate) number: Option<usize>,
+    /// A text.
+    pub(crate) text: Option<usize>,
     /// The other fields, as a row.
     pub(crate) row: WantedRow,
 }
@@ -54,6 +56,8 @@ pub(crate) struct Answered {
     pub(crate) rows: u64,
     /// The number of the first row.
     pub(crate) number: Option<i64>,
+    /// The text of the first row, in the memory context of the caller.
+    pub(crate) text: Option<Datum>,
     /// The value that was formed of the first row, in the memory context of the caller.
     pub(crate) row: Option<Datum>,
 }
@@ -110,6 +114,8 @@ pub(crate) unsafe fn run_rewritten(
         };
         let has_row = rows > 0 && !table.is_null();
         let number = wanted.number.filter(|_| has_row).and_then(field).map(|datum| datum.value() as i64);
+        let transfer = |value| pg_sys::SPI_datumTransfer(value, false, VARLENA);
+        let text = wanted.text.filter(|_| has_row).and_then(field).map(transfer);
         let row = match wanted.row {
             WantedRow::Formed { first, descriptor } if has_row => {
                 let count = usize::try_from((*(*table).tupdesc).natts).unwrap_or(0);
@@ -117,11 +123,11 @@ pub(crate) unsafe fn run_rewritten(
                 let values: Vec<Datum> = fields.iter().map(|value| value.unwrap_or(Datum::null())).collect();
                 let nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
                 let formed = form(descriptor, values.as_ptr(), nulls.as_ptr());
-                Some(pg_sys::SPI_datumTransfer(formed, false, VARLENA))
+                Some(transfer(formed))
             }
             _ => None,
         };
-        Answered { rows, number, row }
+        Answered { rows, number, text, row }
     };
     connection.close()?;
     Ok(answered)
@@ -330,7 +336,8 @@ impl Receiver {
         };
         // SAFETY: reading a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
-        Receiver { head, wanted, context, is_first: true, answered: Answered { rows: 0, number: None, row: None } }
+        let answered = Answered { rows: 0, number: None, text: None, row: None };
+        Receiver { head, wanted, context, is_first: true, answered }
     }
 }
 
@@ -350,6 +357,14 @@ unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver:
             load(slot, index as c_int + 1);
             let is_null = *(*slot).tts_isnull.add(index);
             receiver.answered.number = (!is_null).then(|| (*(*slot).tts_values.add(index)).value() as i64);
+        }
+        if let Some(index) = receiver.wanted.text {
+            load(slot, index as c_int + 1);
+            let executors = pg_sys::CurrentMemoryContext;
+            pg_sys::CurrentMemoryContext = receiver.context;
+            let copy = || Datum::from(raw::pg_detoast_datum_copy((*(*slot).tts_values.add(index)).cast_mut_ptr()));
+            receiver.answered.text = (!*(*slot).tts_isnull.add(index)).then(copy);
+            pg_sys::CurrentMemoryContext = executors;
         }
         match receiver.wanted.row {
             WantedRow::None => {}

@@ -6,6 +6,7 @@ use crate::server::locks::RelationLock;
 use crate::server::relation::{OpenRelation, PrimaryKey};
 use crate::server::types;
 use crate::table::distributed;
+use crate::table::owner;
 use crate::table::plan::Plans;
 use crate::table::relation::{Column, KeyColumn, SCHEMAS, TYPES, Table};
 use pg_forms::c_string;
@@ -22,6 +23,9 @@ pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
     let (index, key) = primary_key(&relation, &columns, &name)?;
     for key in &key {
         columns[key.column].is_key = true;
+    }
+    for n in 0..columns.len() {
+        columns[n].owner = owner::place(&columns, &columns[n]);
     }
     let mut alias = b"fenced".to_vec();
     while columns.iter().any(|column| column.name.as_bytes() == alias) {
@@ -84,6 +88,7 @@ fn columns_of(relation: &OpenRelation) -> Vec<Column> {
         is_identity_always: attribute.form.attidentity as u8 == GENERATED_ALWAYS,
         is_key: false,
         is_never_null: attribute.is_never_null,
+        owner: None,
         input: OnceCell::new(),
     });
     columns.collect()

@@ -4,6 +4,7 @@ pub(crate) mod distributed;
 pub(crate) mod executor;
 pub(crate) mod facts;
 pub(crate) mod fit;
+pub(crate) mod owner;
 pub(crate) mod plan;
 pub(crate) mod plans;
 pub(crate) mod relation;

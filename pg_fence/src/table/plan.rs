@@ -8,8 +8,9 @@ use pgrx::pg_sys::Oid;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What a statement does, what it answers, and the number of its fence column.
-pub(crate) type Head = (Verb, Answer, i16);
+/// What a statement does, what it answers, the number of its fence column, and that of the column of its owner, with
+/// whether an owner is a parameter.
+pub(crate) type Head = (Verb, Answer, i16, Option<(i16, bool)>);
 
 /// The plans of a table's statements.
 #[derive(Default)]

@@ -35,11 +35,13 @@ pub(crate) struct Outcome {
     pub(crate) rows: u64,
     /// The fence that it answered, if it reached one row and [`Statement::answers_fence`].
     pub(crate) fence: Option<i64>,
+    /// The owner that it answered, if it reached one row and [`Statement::answers_owner`], in the memory context of the call.
+    pub(crate) owner: Option<Value>,
     /// The row that it answered, if it reached one, in the memory context of the call.
     pub(crate) row: Option<Value>,
 }
 
-/// Runs a statement with values for its parameters: the key's, the fence, the patch's.
+/// Runs a statement with values for its parameters: the key's, the fence, the owner, the patch's.
 pub(crate) fn run(statement: &Statement, values: &Values) -> Result<Outcome, Refused> {
     run_as(RowAs::Value, statement, values)
 }
@@ -55,14 +57,15 @@ pub(crate) fn run_as(row: RowAs, statement: &Statement, values: &Values) -> Resu
 
 fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -> Result<Outcome, Refused> {
     let number = statement.answers_fence().then_some(0);
+    let text = statement.answers_owner().then_some(1);
     match (statement.answer, row) {
-        (Answer::Fence, _) => run_plan(statement, plan, values, Wanted { number, row: WantedRow::None }),
+        (Answer::Fence, _) => run_plan(statement, plan, values, Wanted { number, text, row: WantedRow::None }),
         (Answer::Row, RowAs::Stored(rows)) => {
-            run_plan(statement, plan, values, Wanted { number, row: WantedRow::Stored(rows.store()) })
+            run_plan(statement, plan, values, Wanted { number, text, row: WantedRow::Stored(rows.store()) })
         }
         (Answer::Row, RowAs::Value) => types::with_row_type(statement.table.row_type, |descriptor| {
             let first = usize::from(number.is_some());
-            run_plan(statement, plan, values, Wanted { number, row: WantedRow::Formed { first, descriptor } })
+            run_plan(statement, plan, values, Wanted { number, text, row: WantedRow::Formed { first, descriptor } })
         }),
     }
 }
@@ -70,7 +73,7 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
 fn run_plan(statement: &Statement, plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome, Refused> {
     let parameters = Parameters { table: statement.table.oid, types: &plan.types, values };
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
-    // answers the fence as a bigint and then the fields of the row, where it answers them. What is formed of these is a
+    // answers the fence as a bigint, the owner as a text and the fields of the row, where it answers them. What is formed of these is a
     // row of the table.
     unsafe {
         let answered = match executor::run(plan.prepared.source(), &parameters, wanted) {
@@ -78,14 +81,15 @@ fn run_plan(statement: &Statement, plan: &Plan, values: &Values, wanted: Wanted)
             None => executor::run_rewritten(plan.prepared.kept(), values, wanted)?,
         };
         let row = answered.row.map(|row| Value::new(row, statement.table.row_type));
-        Ok(Outcome::of(answered.rows, answered.number, row))
+        let owner = answered.text.map(|owner| Value::new(owner, pg_sys::TEXTOID));
+        Ok(Outcome { rows: answered.rows, fence: answered.number, owner, row }.of_one())
     }
 }
 
 impl Outcome {
     /// What a row says counts where it is the only one.
-    fn of(rows: u64, fence: Option<i64>, row: Option<Value>) -> Outcome {
-        if rows == 1 { Outcome { rows, fence, row } } else { Outcome { rows, fence: None, row: None } }
+    fn of_one(self) -> Outcome {
+        if self.rows == 1 { self } else { Outcome { rows: self.rows, fence: None, owner: None, row: None } }
     }
 }
 
@@ -107,6 +111,9 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
     if statement.verb.takes_fence() {
         types.push(pg_sys::INT8OID);
     }
+    if statement.takes_owner() {
+        types.push(pg_sys::TEXTOID);
+    }
     types.extend(statement.patch.iter().map(|column| column.type_oid));
     // A look-up by primary key has one good plan, so it need not be planned for each of the first values. In a
     // partitioned table the value decides which partitions are opened and locked; one plan for all would wait for the
@@ -121,7 +128,8 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
 }
 
 fn head(statement: &Statement) -> Head {
-    (statement.verb, statement.answer, statement.fence.number)
+    let owner = statement.owner.map(|owner| (owner.column.number, owner.given.is_some()));
+    (statement.verb, statement.answer, statement.fence.number, owner)
 }
 
 fn value_types(statement: &Statement) -> impl Iterator<Item = Oid> {

@@ -73,6 +73,8 @@ pub(crate) struct Column {
     pub(crate) is_key: bool,
     /// Whether no row has a null in it.
     pub(crate) is_never_null: bool,
+    /// Where it can hold a fence: the place in [`Table::columns`] of the column that keeps the owner of that, by its name.
+    pub(crate) owner: Option<usize>,
     /// The input function of its type, once it was used.
     pub(crate) input: OnceCell<Input>,
 }

@@ -2,12 +2,13 @@
 //!
 //! Every name is quoted and qualified, every operator and type is the catalog's own, so neither the search path nor
 //! temporary objects can change what a statement means. Every function in it is immutable, but the one that asks for the life
-//! of the server, which is not asked of a distributed table. The comparison of fences follows from the rule in `fence`.
-//! Parameters: the key's values, then the fence, then the patch's values.
+//! of the server, which is not asked of a distributed table. The comparison of fences and owners follows from the rule in
+//! `fence`. Parameters: the key's values, then the fence, the owner if the caller says one, and the patch's values.
 
 use crate::server::catalog;
 use crate::server::operators;
 use crate::table::fit::Fit;
+use crate::table::owner::Owner;
 use crate::table::relation::{Column, Table};
 use crate::table::verb::{Answer, Verb};
 use fence::resource::Accepts;
@@ -18,12 +19,17 @@ use pg_forms::{Identifier, Parameter, joined, text};
 pub(crate) struct Statement<'a> {
     pub(crate) table: &'a Table,
     pub(crate) fence: &'a Column,
+    /// Whose the fence is; `None` where nobody keeps it.
+    pub(crate) owner: Option<Owner<'a>>,
     /// How the key is compared.
     pub(crate) fits: &'a [Fit],
     pub(crate) verb: Verb,
     pub(crate) answer: Answer,
     pub(crate) patch: &'a [&'a Column],
 }
+
+/// What a write answers in place of the fence where another owner has come to be stored. It is no fence.
+pub(crate) const OWNER_CHANGED: i64 = i64::MIN;
 
 impl Statement<'_> {
     /// The text of the statement.
@@ -52,6 +58,17 @@ impl Statement<'_> {
         }
     }
 
+    /// Whether it answers the owner, after the fence.
+    pub(crate) fn answers_owner(&self) -> bool {
+        self.verb == Verb::Read && self.owner.is_some()
+    }
+
+    /// Whether the owner is a parameter.
+    pub(crate) fn takes_owner(&self) -> bool {
+        let may_take = !matches!(self.verb, Verb::Read | Verb::Lock | Verb::Reset);
+        may_take && self.owner.is_some_and(|owner| owner.given.is_some())
+    }
+
     /// The same statement with another verb and without a patch, answering no row.
     pub(crate) fn plain(self, verb: Verb) -> Self {
         Statement { verb, answer: Answer::Fence, patch: &[], ..self }
@@ -59,6 +76,11 @@ impl Statement<'_> {
 
     fn fence_parameter(&self) -> usize {
         self.fits.len() + 1
+    }
+
+    /// The number of the patch's first parameter.
+    fn first_of_patch(&self) -> usize {
+        self.fence_parameter() + 1 + usize::from(self.takes_owner())
     }
 
     fn column(&self, column: &Column) -> Vec<u8> {
@@ -88,15 +110,16 @@ impl Statement<'_> {
         };
         let (stored, fence) = (self.column(self.fence), Parameter(self.fence_parameter()));
         let in_life = self.in_life();
+        let owned = self.owner.map_or_else(Vec::new, |owner| text![" AND ", self.is_owned(owner)]);
         match step.accepts() {
-            Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence, in_life],
-            // A stamp that is newer relies on no claim.
-            Accepts::AtMost if !in_life.is_empty() => {
+            Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence, owned, in_life],
+            // A stamp that is newer relies on no claim, and replaces the owner.
+            Accepts::AtMost if !in_life.is_empty() || !owned.is_empty() => {
                 let newer = match self.fence.is_never_null {
                     true => text![&stored[..], " OPERATOR(pg_catalog.<) ", fence],
                     false => text![&stored[..], " OPERATOR(pg_catalog.<) ", fence, " OR ", &stored[..], " IS NULL"],
                 };
-                text![keys, " AND (", newer, " OR ", stored, " OPERATOR(pg_catalog.=) ", fence, in_life, ")"]
+                text![keys, " AND (", newer, " OR ", stored, " OPERATOR(pg_catalog.=) ", fence, owned, in_life, ")"]
             }
             Accepts::AtMost if self.fence.is_never_null => {
                 text![keys, " AND ", stored, " OPERATOR(pg_catalog.<=) ", fence]
@@ -122,9 +145,14 @@ impl Statement<'_> {
     /// what violates another constraint is an error. The constraint has the name of its index.
     fn inserted(&self) -> Vec<u8> {
         let key = self.table.key.iter().map(|key| self.table.key_column(key));
-        let columns = key.chain([self.fence]).chain(self.patch.iter().copied());
+        let owner = self.owner.filter(|_| self.takes_owner()).map(|owner| owner.column);
+        let columns = key.chain([self.fence]).chain(owner).chain(self.patch.iter().copied());
         let names = columns.map(|column| text![Identifier(&column.name)]);
-        let values = (1..=self.fence_parameter() + self.patch.len()).map(|n| text![Parameter(n)]);
+        let values = (1..self.first_of_patch() + self.patch.len()).map(|n| text![Parameter(n)]);
+        // A default must not make it somebody's.
+        let nobody = self.owner.filter(|owner| owner.given.is_none());
+        let names = names.chain(nobody.map(|owner| text![Identifier(&owner.column.name)]));
+        let values = values.chain(nobody.map(|owner| text![nobody_in(owner.column)]));
         text![
             self.table.qualified_name(),
             " AS ",
@@ -139,18 +167,63 @@ impl Statement<'_> {
         ]
     }
 
+    /// The condition that a fence with this number is the caller's: it has his owner, or nobody's.
+    fn is_owned(&self, owner: Owner) -> Vec<u8> {
+        let nobodys = match owner.column.is_never_null {
+            true => text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ''::pg_catalog.text"],
+            false => text![
+                self.owner_column(owner),
+                " IS NULL OR ",
+                self.owner_column(owner),
+                " OPERATOR(pg_catalog.=) ''::pg_catalog.text"
+            ],
+        };
+        match self.takes_owner() {
+            true => text!["(", self.has_owner(owner), " OR ", nobodys, ")"],
+            false => text!["(", nobodys, ")"],
+        }
+    }
+
+    fn has_owner(&self, owner: Owner) -> Vec<u8> {
+        text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ", Parameter(self.fence_parameter() + 1)]
+    }
+
+    /// The stored owner, to be compared by its bytes.
+    fn owner_column(&self, owner: Owner) -> Vec<u8> {
+        text!["(", self.column(owner.column), "::pg_catalog.text COLLATE pg_catalog.\"C\")"]
+    }
+
+    /// The fence as it is stored afterwards, where the owner is that of the call.
+    fn kept_fence(&self) -> Vec<u8> {
+        let fence = text![self.column(self.fence), "::pg_catalog.int8"];
+        let is_kept = match (self.owner, self.verb) {
+            (None, _) | (_, Verb::Read | Verb::Lock) => return fence,
+            (Some(owner), Verb::Claim | Verb::Write | Verb::Insert) if self.takes_owner() => self.has_owner(owner),
+            (Some(owner), _) => self.is_owned(owner),
+        };
+        text!["CASE WHEN ", is_kept, " THEN ", fence, " ELSE '", OWNER_CHANGED, "'::pg_catalog.int8 END"]
+    }
+
     fn assignments(&self) -> Vec<u8> {
         let stamp = match self.verb {
             Verb::Update => None,
             _ => Some(text![Identifier(&self.fence.name), " = ", Parameter(self.fence_parameter())]),
         };
-        let first = self.fence_parameter() + 1;
+        let owner = self.owner.filter(|_| stamp.is_some()).map(|owner| {
+            let nobody = nobody_in(owner.column);
+            match self.takes_owner() {
+                true => text![Identifier(&owner.column.name), " = ", Parameter(self.fence_parameter() + 1)],
+                false => text![Identifier(&owner.column.name), " = ", nobody],
+            }
+        });
+        let stamp = stamp.into_iter().chain(owner);
+        let first = self.first_of_patch();
         let patch = self
             .patch
             .iter()
             .enumerate()
             .map(|(n, column)| text![Identifier(&column.name), " = ", Parameter(first + n)]);
-        joined(stamp.into_iter().chain(patch), ", ")
+        joined(stamp.chain(patch), ", ")
     }
 
     fn answered(&self) -> Vec<u8> {
@@ -160,11 +233,16 @@ impl Statement<'_> {
         };
         let fence = self.answers_fence().then(|| match self.verb {
             // A trigger can have changed the key as well: that row has no answer.
-            Verb::Insert => {
-                text!["CASE WHEN ", self.has_key(), " THEN ", self.column(self.fence), "::pg_catalog.int8 END"]
-            }
-            _ => text![self.column(self.fence), "::pg_catalog.int8"],
+            Verb::Insert => text!["CASE WHEN ", self.has_key(), " THEN ", self.kept_fence(), " END"],
+            _ => self.kept_fence(),
         });
-        joined(fence.into_iter().chain(row), ", ")
+        let owner = self.owner.filter(|_| self.answers_owner());
+        let owner = owner.map(|owner| text![self.column(owner.column), "::pg_catalog.text"]);
+        joined(fence.into_iter().chain(owner).chain(row), ", ")
     }
+}
+
+/// How a column says that nobody owns the fence.
+fn nobody_in(column: &Column) -> &'static str {
+    if column.is_never_null { "''" } else { "NULL" }
 }
