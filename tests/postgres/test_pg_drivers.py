@@ -233,6 +233,36 @@ def test_guards_passes_arrays_rows_as_keys_and_errors_in_every_driver(driver, db
     assert driver.run("SELECT fence FROM fenced_claim_many(NULL::seats, $1::jsonb, $2)", seats, NEW) == [(NEW,)]
 
 
+def test_every_form_with_an_owner_takes_what_a_driver_binds(driver, db):
+    """The name of the fence column in the SQL or bound, the owner bound, the name of its column in either way or left out."""
+    for number, (type_name, (value, text)) in enumerate(KEYS.items()):
+        db.execute(f"ALTER TABLE t{number} ADD fence_owner text")
+        key, patch = driver.key(value, text), driver.patch
+        bound = f"$1::{type_name}" if driver.casts else "$1"
+        row, table = f"NULL::t{number}, {bound}", f"'t{number}', {bound}"
+        for named, names in [("'fence', $4", ()), ("'fence', $4, 'fence_owner'", ()), ("$5, $4", ("fence",)), ("$5, $4, $6", ("fence", "fence_owner"))]:
+            at3 = re.sub(r"\$(\d)", lambda match: f"${int(match[1]) - 1}", named)
+            assert driver.run(f"SELECT fence_owner FROM fenced_claim({row}, $2, {at3})", key, OLD, "A", *names) == [("A",)]
+            assert driver.run(f"SELECT fenced_claim_json({table}, $2, {at3})->>'fence_owner'", key, OLD, "A", *names) == [("A",)]
+            for function in ("fenced_update", "fenced_write", "fenced_upsert"):
+                assert driver.run(f"SELECT {function}({table}, $2, $3, {named})", key, OLD, patch({"v": "a"}), "A", *names) == [(True,)]
+            for function in ("fenced_update_returning", "fenced_claim_or_insert"):
+                assert driver.run(f"SELECT v FROM {function}({row}, $2, $3, {named})", key, OLD, patch({"v": "a"}), "A", *names) == [("a",)]
+            with pytest.raises((psycopg.Error, asyncpg.PostgresError, pg8000.native.DatabaseError)) as caught:
+                driver.run(f"SELECT fenced_delete({table}, $2, {at3})", key, OLD, "B", *names)
+            assert sqlstate(caught.value) == "LF007"
+        assert driver.run(f"SELECT fenced_delete({table}, $2, 'fence', $3)", key, OLD, "A") == [(True,)]
+    guard = ("SELECT fenced_guard($1, $2, $3, $4)", "resource", OLD, "")
+    for _ in range(2):
+        driver.run("BEGIN")
+        assert driver.run(*guard, "A") == [(OLD,)]
+        driver.run("COMMIT")
+    driver.run("BEGIN")
+    with pytest.raises((psycopg.Error, asyncpg.PostgresError, pg8000.native.DatabaseError)) as caught:
+        driver.run(*guard, "B")
+    assert sqlstate(caught.value) == "LF007"
+
+
 def sqlstate(error):
     """The SQLSTATE, wherever a driver keeps it."""
     return getattr(error, "sqlstate", None) or error.args[0]["C"]

@@ -5,6 +5,7 @@
 //! the text is made once (`texts`, `problems`).
 
 mod codes;
+mod owners;
 mod problems;
 mod texts;
 

@@ -1,11 +1,10 @@
 //! How it is said what is wrong with an argument: a fence, a key, a patch.
 
-use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, OwnerProblem, PatchProblem};
+use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem};
 use crate::server::catalog::RelationName;
 use crate::server::log::Report;
 use fence::Fence;
 use pg_forms::{c_string, text};
-use std::ffi::CString;
 
 impl FenceProblem {
     pub(crate) fn report(self) -> Report {
@@ -52,35 +51,6 @@ impl FenceProblem {
                     ])
             }
         }
-    }
-}
-
-impl OwnerProblem {
-    pub(crate) fn report(self, table: RelationName, column: CString) -> Report {
-        let named = text!["owner column \"", &column, "\" of table \"", &table.name, "\""];
-        match self {
-            OwnerProblem::Missing => {
-                Report::new("42703", text!["table \"", &table.name, "\" has no owner column \"", &column, "\""]).hint(
-                    text![
-                        "Add one (ALTER TABLE ... ADD COLUMN ",
-                        &column,
-                        " text), or name the column that keeps the owner with owner_column => '...'.",
-                    ],
-                )
-            }
-            OwnerProblem::Type(type_name) => Report::new("42804", text![named, " has type ", type_name])
-                .detail(text!["An owner column is text or varchar: owners are compared byte for byte."])
-                .hint(text!["Change its type to text."]),
-            OwnerProblem::Use(problem) => {
-                Report::new("55000", text![named, " ", problem]).hint(text!["Use a column of its own for the owner."])
-            }
-            OwnerProblem::Room { characters, max } => {
-                Report::new("22001", text![named, " has room for ", max, " characters, not for ", characters])
-                    .hint(text!["Change its type to text."])
-            }
-        }
-        .about(table)
-        .column(column)
     }
 }
 

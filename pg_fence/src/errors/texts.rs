@@ -1,6 +1,6 @@
 //! How a refusal is said: SQLSTATE, message, DETAIL and HINT.
 
-use crate::errors::{Refused, UnfencedWrite};
+use crate::errors::{Refused, UnfencedWrite, owners};
 use crate::server::catalog::RelationName;
 use crate::server::log::Report;
 use fence::{Brought, Fence};
@@ -8,10 +8,6 @@ use pg_forms::text;
 
 /// What to do about a stale fence. The sentence after it names the other cause: fences of two locks cannot be compared.
 const TAKEN_OVER: &str = "Another holder has taken over. Roll back, and take the lock again.";
-
-/// What to do about a fence that is another owner's.
-const ISSUED_TWICE: &str = "Pass the owner that acquired the lock with this fence. If it was passed, the lock server has lost its \
-    state and has issued the fence twice: roll back, raise its fences, and take the lock again.";
 
 impl Refused {
     /// Raises this refusal as an error of the server.
@@ -99,16 +95,7 @@ impl Refused {
                     .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
                     .about(table)
             }
-            Refused::Duplicate { table, key, stored, fence } => {
-                let owner = stored.map_or_else(|| text!["another owner"], |owner| text!["owner \"", &owner, "\""]);
-                Report::new(
-                    "LF007",
-                    text!["fence ", fence, " of this row of table \"", &table.name, "\" is another owner's"],
-                )
-                .detail(text!["Key ", key, " has this fence of ", owner, "."])
-                .hint(text![ISSUED_TWICE])
-                .about(table)
-            }
+            Refused::Duplicate { table, key, stored, fence } => owners::duplicate(table, key, stored, fence),
             Refused::Outlived { table, key, fence, since } => {
                 let row = key.map_or_else(|| text!["The row"], |key| text!["Key ", key]);
                 let message = text![
@@ -184,13 +171,7 @@ impl Refused {
             .detail(text!["Key ", key, " would have been left with ", stored.or("another one", "fence "), "."])
             .hint(text!["Check the table's BEFORE triggers: one of them sets the fence column."])
             .about(table),
-            Refused::OwnerPutBack { table, key, fence } => Report::new(
-                "LF004",
-                text!["the owner of fence ", fence, " was written to table \"", &table.name, "\" but did not stay"],
-            )
-            .detail(text!["Key ", key, " would have been left with another owner."])
-            .hint(text!["Check the table's BEFORE triggers: one of them sets the owner column."])
-            .about(table),
+            Refused::OwnerPutBack { table, key, fence } => owners::put_back(table, key, fence),
             Refused::ManyRows { table, key, rows } => {
                 Report::new("XX001", text![rows, " rows of table \"", &table.name, "\" have one primary key"])
                     .detail(text!["Key ", key, "."])
@@ -204,12 +185,7 @@ impl Refused {
                     .detail(text!["The guard has admitted ", newer, "; this transaction has fence ", fence, "."])
                     .hint(text![TAKEN_OVER, " All transactions that call this guard must take the same lock."])
             }
-            Refused::DuplicateGuard { resource, stored, fence } => {
-                let owner = stored.map_or_else(|| text!["another owner"], |owner| text!["owner \"", &owner, "\""]);
-                Report::new("LF007", text!["fence ", fence, " at guard \"", &resource, "\" is another owner's"])
-                    .detail(text!["The guard has admitted this fence of ", owner, "."])
-                    .hint(text![ISSUED_TWICE])
-            }
+            Refused::DuplicateGuard { resource, stored, fence } => owners::duplicate_at_guard(resource, stored, fence),
             Refused::OutlivedGuard { resource, fence, since } => Report::new(
                 "LF006",
                 text!["fence ", fence, " has read in another life of the server, at guard \"", &resource, "\""],
