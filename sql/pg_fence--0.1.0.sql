@@ -541,6 +541,84 @@ ROWS 10;
 COMMENT ON FUNCTION fenced_claim_many(anyelement, text, bigint, name) IS
 'Stamps the fence on many rows and returns them in the order of the key; a row with a newer fence is absent. Key as text or as an untyped parameter.';
 
+CREATE FUNCTION fenced_claim_many(
+    target anyelement,
+    keys "any",
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 10;
+
+COMMENT ON FUNCTION fenced_claim_many(anyelement, "any", bigint, name, text) IS
+'Stamps the fence on many rows and returns them in the order of the key; a row with a newer fence is absent. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim_many(
+    target anyelement,
+    keys "any",
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 10;
+
+COMMENT ON FUNCTION fenced_claim_many(anyelement, "any", bigint, name, text, name) IS
+'Stamps the fence on many rows and returns them in the order of the key; a row with a newer fence is absent. An equal fence of another owner is refused.';
+
+CREATE FUNCTION fenced_claim_many(
+    target anyelement,
+    keys text,
+    fence bigint,
+    fence_column name,
+    owner text
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 10;
+
+COMMENT ON FUNCTION fenced_claim_many(anyelement, text, bigint, name, text) IS
+'Stamps the fence on many rows and returns them in the order of the key; a row with a newer fence is absent. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_claim_many(
+    target anyelement,
+    keys text,
+    fence bigint,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'pg_fence_claim_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 10;
+
+COMMENT ON FUNCTION fenced_claim_many(anyelement, text, bigint, name, text, name) IS
+'Stamps the fence on many rows and returns them in the order of the key; a row with a newer fence is absent. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
+
 CREATE FUNCTION fenced_update(
     target regclass,
     key "any",
@@ -1281,6 +1359,466 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fenced_delete(regclass, text, bigint, name, text, name) IS
 'Deletes a row that the fence has claimed; false when a newer fence is stored. An equal fence of another owner is refused. Key as text or as an untyped parameter.';
 
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb,
+    fence_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb, name) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb, name, text) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb, name, text, name) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb,
+    fence_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb, name) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb, name, text) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_update_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_update_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb, name, text, name) IS
+'Sets columns of many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb,
+    fence_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb, name) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb, name, text) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb, name, text, name) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb,
+    fence_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb, name) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb, name, text) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_write_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    patches jsonb,
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_write_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb, name, text, name) IS
+'Stamps the fences and sets columns of many rows in one statement, in the order of the key; a verdict on each: written, stale, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys "any",
+    fences bigint[]
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, "any", bigint[]) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    fence_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, "any", bigint[], name) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    fence_column name,
+    owner text
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, "any", bigint[], name, text) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys "any",
+    fences bigint[],
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, "any", bigint[], name, text, name) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys text,
+    fences bigint[]
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, text, bigint[]) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    fence_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, text, bigint[], name) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    fence_column name,
+    owner text
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, text, bigint[], name, text) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
+CREATE FUNCTION fenced_delete_many(
+    target regclass,
+    keys text,
+    fences bigint[],
+    fence_column name,
+    owner text,
+    owner_column name
+)
+RETURNS TABLE (ordinal bigint, verdict text, stored_fence bigint)
+AS 'MODULE_PATHNAME', 'pg_fence_delete_many'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1000;
+
+COMMENT ON FUNCTION fenced_delete_many(regclass, text, bigint[], name, text, name) IS
+'Deletes many rows, each claimed by its fence, in one statement, in the order of the key; a verdict on each: written, stale, unclaimed, missing, outlived, blocked or duplicate_fence. Key as text or as an untyped parameter.';
+
 CREATE FUNCTION fence_reset(
     target regclass,
     key "any",
@@ -1867,6 +2405,19 @@ COMMENT ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) IS
 'Condition of the triggers that fence_protect() makes.';
 
 -- A condition of the statements of row functions. It follows the comparison of the key and the fence, which cost less.
+CREATE FUNCTION fence_internals.given()
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_fence_given'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 1;
+
+COMMENT ON FUNCTION fence_internals.given() IS
+'The rows that a fenced function is changing, in its own statement; no row anywhere else.';
+
 CREATE FUNCTION fence_internals.in_life(
     written_by xid
 )
@@ -2268,6 +2819,10 @@ GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, "any", bigint) TO PUBLIC
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, "any", bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, text, bigint, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, "any", bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, "any", bigint, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, text, bigint, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_claim_many(anyelement, text, bigint, name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_update(regclass, "any", bigint, jsonb, name, text) TO PUBLIC;
@@ -2308,6 +2863,30 @@ GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fenced_delete(regclass, text, bigint, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, "any", bigint[], jsonb, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_update_many(regclass, text, bigint[], jsonb, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, "any", bigint[], jsonb, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb, name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_write_many(regclass, text, bigint[], jsonb, name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, "any", bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, "any", bigint[], name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, "any", bigint[], name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, "any", bigint[], name, text, name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, text, bigint[]) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, text, bigint[], name) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, text, bigint[], name, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fenced_delete_many(regclass, text, bigint[], name, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name, name) TO PUBLIC;
 
@@ -2321,6 +2900,7 @@ GRANT USAGE ON SCHEMA fence_internals TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, bigint, text, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.given() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.in_life(xid) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.keep_newer() TO PUBLIC;

@@ -29,9 +29,11 @@ use crate::row::claim;
 use crate::row::claim_many;
 use crate::row::reset;
 use crate::row::update;
+use crate::row::write_many;
 use crate::server::call::Call;
 use crate::server::session;
 use crate::stats::memory;
+use crate::table::batch;
 use crate::table::tables;
 
 pgrx::pg_module_magic!(name, version);
@@ -106,6 +108,9 @@ sql_functions! {
     pg_fence_write, pg_finfo_pg_fence_write => update::fenced_write, refuse_on_standby;
     pg_fence_upsert, pg_finfo_pg_fence_upsert => update::fenced_upsert, refuse_on_standby;
     pg_fence_delete, pg_finfo_pg_fence_delete => update::fenced_delete, refuse_on_standby;
+    pg_fence_update_many, pg_finfo_pg_fence_update_many => write_many::fenced_update_many, refuse_on_standby;
+    pg_fence_write_many, pg_finfo_pg_fence_write_many => write_many::fenced_write_many, refuse_on_standby;
+    pg_fence_delete_many, pg_finfo_pg_fence_delete_many => write_many::fenced_delete_many, refuse_on_standby;
     pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset, refuse_on_standby;
     pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard, refuse_on_standby;
     pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget, refuse_on_standby;
@@ -128,6 +133,7 @@ sql_functions! {
     pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => functions::refuses_insert;
     pg_fence_life, pg_finfo_pg_fence_life => life::fence_life, refuse_on_standby;
     pg_fence_new_life, pg_finfo_pg_fence_new_life => life::fence_new_life, refuse_on_standby;
+    pg_fence_given, pg_finfo_pg_fence_given => batch::given;
     pg_fence_in_life, pg_finfo_pg_fence_in_life => life::in_life;
     pg_fence_refuse, pg_finfo_pg_fence_refuse => refuse::refuse;
     pg_fence_keep_newer, pg_finfo_pg_fence_keep_newer => replicated::keep_newer;

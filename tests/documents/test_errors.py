@@ -24,7 +24,7 @@ def redis_texts():
 
 
 def postgres_texts():
-    for name in ("texts.rs", "problems.rs", "owners.rs"):
+    for name in ("texts.rs", "problems.rs", "arrays.rs", "owners.rs"):
         source = (PG_ERRORS / name).read_text().replace("[..]", "")
         for message in re.findall(r'\bnew\((?:\s*"\w{5}",)?\s*text!\[(.*?)\]', source, re.DOTALL):
             yield [piece.replace('\\"', '"') for piece in re.findall(r'"((?:[^"\\]|\\.)*)"', message)]

@@ -1,5 +1,6 @@
 """What many calls cost: memory stays flat, and a call costs the same however many tables the database has."""
 
+import psycopg
 import pytest
 
 
@@ -34,6 +35,63 @@ def test_many_calls_in_one_transaction_keep_memory_flat(db, rows):
         db.execute(CALLS.format(first=1_001, last=rows + 1_000))
         assert in_contexts(db) - contexts < 200_000
         assert resident_kb(pid) - resident < 2_000
+
+
+def peak_kb(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+
+MANY = """SELECT count(*) FILTER (WHERE verdict = 'written'), count(*) FROM fenced_update_many('jobs',
+    (SELECT array_agg(n ORDER BY random()) FROM generate_series(1, {rows}) n), {fences}, {patches})"""
+# One fence and one patch for all; one of each for each row.
+ARGUMENTS = {
+    "one": ("'{5}'", "'{\"v\": 1}'"),
+    "each": ("(SELECT array_agg(5::bigint) FROM generate_series(1, {rows}))", "(SELECT jsonb_agg(jsonb_build_object('v', n)) FROM generate_series(1, {rows}) n)"),
+}
+
+
+def jobs(db, rows):
+    db.execute("CREATE UNLOGGED TABLE jobs (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 5, v int) WITH (autovacuum_enabled = off, fillfactor = 45)")
+    db.execute(f"INSERT INTO jobs (id) SELECT generate_series(1, {rows}); ANALYZE jobs")
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+@pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_a_call_on_many_rows_takes_some_bytes_a_row_and_gives_them_back(db, connect, rows, arguments):
+    """Beyond what the arguments take, which are built in the same session before: the same query without the call."""
+    fences, patches = (text.format(rows=rows) for text in ARGUMENTS[arguments])
+    jobs(db, rows)
+    plain, caller = connect(), connect()
+    for session in (plain, caller):
+        session.execute("SELECT FROM fenced_update_many('jobs', ARRAY[1], '{5}', '{\"v\": 0}')")
+    built = MANY.format(rows=rows, fences=fences, patches=patches)
+    arrays = built[built.index("(SELECT array_agg(n ORDER") : built.rindex(")")]
+    plain.execute(f"SELECT num_nulls({arrays})")
+    plain.execute("SELECT count(*) FROM jobs")
+    assert caller.execute(built).fetchone() == (rows, rows)
+    used = peak_kb(caller.info.backend_pid) - peak_kb(plain.info.backend_pid)
+    assert used * 1024 < 4_000_000 + 160 * rows, f"{used * 1024 / rows:.0f} bytes a row"
+    before = in_contexts(caller)
+    caller.execute(built)
+    assert in_contexts(caller) - before < 100_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_a_call_on_a_million_rows_can_be_cancelled_at_any_time(db, connect, eventually, arguments):
+    rows = 1_000_000
+    fences, patches = (text.format(rows=rows) for text in ARGUMENTS[arguments])
+    jobs(db, rows)
+    for timeout in (300, 900, 1_500, 2_500, 4_000):
+        session = connect()
+        session.execute(f"SET statement_timeout = {timeout}")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            session.execute(MANY.format(rows=rows, fences=fences, patches=patches))
+        session.execute("RESET statement_timeout")
+        assert session.execute("SELECT verdict FROM fenced_update_many('jobs', ARRAY[1], '{5}', '{\"v\": 0}')").fetchone() == ("written",)
+        session.close()
+    assert db.execute("SELECT count(*) FROM jobs WHERE v <> 0").fetchone() == (0,)
 
 
 @pytest.mark.long

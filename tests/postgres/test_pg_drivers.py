@@ -263,6 +263,24 @@ def test_every_form_with_an_owner_takes_what_a_driver_binds(driver, db):
     assert sqlstate(caught.value) == "LF007"
 
 
+def test_many_rows_take_the_arrays_that_a_driver_binds(driver, db):
+    """Keys as a list where the driver knows their types, else as the text of an array; fences as a list; patches as JSON."""
+    as_text = isinstance(driver, Texts) or (isinstance(driver, Asyncpg) and not driver.casts)
+    fences = (lambda *fences: "{" + ",".join(map(str, fences)) + "}") if isinstance(driver, Texts) else (lambda *fences: list(fences))
+    for number, (type_name, (value, text)) in enumerate(KEYS.items()):
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        keys, patch = (f'{{"{escaped}"}}' if as_text else [value]), driver.patch
+        bound = f"$1::{type_name}[]" if driver.casts else "$1"
+        call = f"SELECT ordinal, verdict, stored_fence FROM fenced_{{}}_many('t{number}', {bound}, $2"
+        for fence in (OLD, NEW):
+            assert driver.run(call.format("write") + ", $3)", keys, fences(fence), patch({"v": "a"})) == [(1, "written", fence)], type_name
+        assert driver.run(call.format("update") + ", $3)", keys, fences(NEW), patch([{"v": "b"}])) == [(1, "written", NEW)]
+        assert driver.run(call.format("update") + ", $3, 'fence')", keys, fences(OLD), patch([{"v": "c"}])) == [(1, "stale", NEW)]
+        assert db.execute(f"SELECT v, fence FROM t{number}").fetchall() == [("b", NEW)]
+        assert driver.run(call.format("delete") + ")", keys, fences(OLD)) == [(1, "stale", NEW)]
+        assert driver.run(call.format("delete") + ", 'fence')", keys, fences(NEW)) == [(1, "written", None)]
+
+
 def sqlstate(error):
     """The SQLSTATE, wherever a driver keeps it."""
     return getattr(error, "sqlstate", None) or error.args[0]["C"]

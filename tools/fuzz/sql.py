@@ -195,6 +195,16 @@ class Session:
             return self.pick(["NULL", "'{}'", "'[]'", "'1'", "'null'", "'\"x\"'", "'[{}]'", '\'{"value": "\\u0000"}\''])
         return literal(json.dumps(self.json_object())) + self.pick(["", "::jsonb"])
 
+    def fences(self):
+        if self.one_in(4):
+            return self.pick(["NULL", "'{}'", "'{NULL}'", "'{{5}}'", "ARRAY[5, NULL]", "'{1,2,3,4,5,6,7}'"])
+        return self.pick(["'{5}'", "'{4,5,6}'", "'{5,5}'", f"ARRAY[{self.fence()}]::bigint[]"])
+
+    def patches(self):
+        if self.one_in(3):
+            return self.patch()
+        return literal(json.dumps([self.json_object() for _ in range(self.chance.randrange(0, 4))]))
+
     def column(self):
         return "" if self.one_in(2) else f", {literal(self.pick(['fence', 'fence', 'fence', 'value', *COLUMNS]))}"
 
@@ -207,6 +217,9 @@ class Session:
                 f"fenced_claim({self.row_type()}, {key}, {fence}{column})",
                 f"fenced_claim_json({self.target()}, {key}, {fence}{column})",
                 f"* FROM fenced_claim_many({self.row_type()}, {self.keys()}, {fence}{column})",
+                f"* FROM fenced_{self.pick(['update', 'write'])}_many({self.target()}, {self.keys()}, {self.fences()}, {self.patches()}{column})",
+                f"* FROM fenced_{self.pick(['update', 'write'])}_many({self.target()}, {self.keys()}, {self.fences()}, {self.patches()}{column})",
+                f"* FROM fenced_delete_many({self.target()}, {self.keys()}, {self.fences()}{column})",
                 f"fenced_update({self.target()}, {key}, {fence}, {self.patch()}{column})",
                 f"fenced_update({self.target()}, {key}, {fence}, {self.patch()}{column})",
                 f"* FROM fenced_update_returning({self.row_type()}, {key}, {fence}, {self.patch()}{column})",

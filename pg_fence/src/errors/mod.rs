@@ -4,6 +4,7 @@
 //! untouched. Invariant: the SQLSTATE of a refusal says what to do about it, and its code word (`codes`) which it is;
 //! the text is made once (`texts`, `problems`).
 
+mod arrays;
 mod codes;
 mod owners;
 mod problems;
@@ -47,6 +48,14 @@ pub(crate) enum Refused {
     Key { table: RelationName, columns: Vec<u8>, problem: KeyProblem },
     /// The argument is not an array of keys.
     Keys { table: RelationName, type_name: CString },
+    /// What is wrong with an element of an array, by its place from 1.
+    Element { argument: &'static str, place: usize, problem: Box<Refused> },
+    /// Two elements of the keys, by their places from 1, are the same key.
+    KeyTwice { table: RelationName, key: Vec<u8>, places: (usize, usize) },
+    /// An array has several dimensions.
+    Dimensions(&'static str),
+    /// An array has neither one element nor one for each key.
+    ArrayLength { argument: &'static str, given: usize, keys: usize },
     /// The patch cannot be applied.
     Patch(PatchProblem),
     /// A column that the patch names cannot be patched.
@@ -230,6 +239,10 @@ pub(crate) enum PatchProblem {
     NotAnObject(&'static str),
     /// What a new row is made of is not a JSON object.
     InitialNotAnObject(&'static str),
+    /// It is neither a JSON object nor an array.
+    NotPatches(&'static str),
+    /// It names other columns than the first.
+    OtherColumns,
     /// It names no column.
     Empty,
     /// A JSON object inside it has a member that the composite type lacks.
@@ -259,6 +272,13 @@ pub(crate) enum ColumnProblem {
     InitialOwner,
     InitialGenerated,
     InitialIdentity,
+}
+
+impl Refused {
+    /// The same about an element of an array, by its place from 1.
+    pub(crate) fn of_element(self, argument: &'static str, place: usize) -> Refused {
+        Refused::Element { argument, place, problem: Box::new(self) }
+    }
 }
 
 impl Disclosed {

@@ -114,6 +114,12 @@ impl PatchProblem {
                     "Pass an object of column names and their values; {} has every column get its default."
                 ])
             }
+            PatchProblem::NotPatches(kind) => {
+                Report::new("22023", text!["argument \"patches\" is ", kind, ", neither a JSON object nor an array"])
+                    .hint(text!["Pass one object for all rows, or an array with an object for each key."])
+            }
+            PatchProblem::OtherColumns => Report::new("22023", text!["the patch names other columns than the first"])
+                .hint(text!["Name the same columns in every patch, or make a call for each set of columns."]),
             PatchProblem::Empty => Report::new("22023", text!["the patch names no column"])
                 .hint(text!["Name the columns to change. To stamp the fence alone, claim the row."]),
             PatchProblem::NoField { type_name, field } => {

@@ -1,6 +1,6 @@
 //! How a refusal is said: SQLSTATE, message, DETAIL and HINT.
 
-use crate::errors::{Refused, UnfencedWrite, owners};
+use crate::errors::{Refused, UnfencedWrite, arrays, owners};
 use crate::server::catalog::RelationName;
 use crate::server::log::Report;
 use fence::{Brought, Fence};
@@ -77,6 +77,10 @@ impl Refused {
                     .hint(text!["Pass an array of keys, or a jsonb array of objects of the key's columns."])
                     .about(table)
             }
+            Refused::Element { argument, place, problem } => arrays::element(argument, place, problem.report()),
+            Refused::KeyTwice { table, key, places } => arrays::key_twice(table, key, places),
+            Refused::Dimensions(argument) => arrays::dimensions(argument),
+            Refused::ArrayLength { argument, given, keys } => arrays::length(argument, given, keys),
             Refused::Patch(problem) => problem.report(),
             Refused::PatchColumn { table, column, problem } => problem.report(table, column),
             Refused::NoRow { table, key, may_be_swapped } => {

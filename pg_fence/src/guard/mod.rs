@@ -26,7 +26,7 @@ use crate::table::plans::{self, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::Statement;
 use crate::table::tables;
-use crate::table::verb::{Answer, Verb};
+use crate::table::verb::{Answer, Source, Verb};
 use fence::Fence;
 use fence::resource::{Bearer, GuardVerdict, Owned};
 use pg_forms::text;
@@ -223,7 +223,16 @@ impl Guard {
         let fence: &Column = self.table.fence_column(FENCE_COLUMN)?;
         let owner = OwnerArguments { owner, column: Some(OWNER_COLUMN) }.of(&self.table, fence)?;
         let (answer, patch) = (Answer::Fence, &[][..]);
-        Ok(Statement { table: &self.table, fence, owner, fits: &self.key.fits, verb, answer, patch })
+        Ok(Statement {
+            table: &self.table,
+            fence,
+            owner,
+            fits: &self.key.fits,
+            verb,
+            answer,
+            patch,
+            source: Source::Parameters,
+        })
     }
 
     /// The value of the key, with room for the fence and its owner.

@@ -17,6 +17,8 @@ use crate::server::operators;
 use crate::server::session::{self, MainThread};
 use crate::server::stored::{Stored, Tid};
 use crate::server::types::Value;
+use crate::table::batch::Batch;
+use crate::table::fit::Fit;
 use crate::table::relation::Table;
 use crate::table::running::{self, Query};
 use crate::table::verb::Verb;
@@ -40,23 +42,45 @@ struct Passes {
 /// The change that a function of this library is making.
 struct OwnChange {
     verb: Verb,
-    fence: i64,
     table: Oid,
     key: Vec<KeyPart>,
+    rows: OwnRows,
     /// The query that ran when the change began: not that of the change.
     around: Query,
-    is_spent: Cell<bool>,
     /// Spent on a row that was left with another fence.
     is_put_back: Cell<bool>,
 }
 
-/// A column of the key of a row, and its value.
+/// A column of the key of a row.
 struct KeyPart {
     column: CString,
-    /// The operator that compares them, in this collation.
+    /// The operator that compares it with a value, in this collation.
     operator: Oid,
     collation: Oid,
-    value: Value,
+}
+
+/// The rows that a change of ours is made to, each once.
+enum OwnRows {
+    One {
+        key: Vec<Value>,
+        fence: i64,
+        is_spent: Cell<bool>,
+    },
+    /// Those of a batch, which are written in its order.
+    Many {
+        batch: Rc<Batch>,
+        are_spent: RefCell<Vec<bool>>,
+        /// The first that is not passed over.
+        next: Cell<usize>,
+    },
+}
+
+/// A row of a change of ours, which has not been written yet.
+struct Unspent {
+    own: Rc<OwnChange>,
+    /// Its place in the change.
+    place: usize,
+    fence: i64,
 }
 
 /// A fence that the transaction has declared.
@@ -93,25 +117,45 @@ pub(crate) struct OwnPass(Option<Rc<OwnChange>>);
 impl OwnPass {
     /// For a change of this row that stamps this fence or relies on it. A table without triggers needs no pass.
     pub(crate) fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
+        let rows = || OwnRows::One { key: key.values.clone(), fence, is_spent: Cell::new(false) };
+        OwnPass::of(table, &key.fits, verb, rows)
+    }
+
+    /// For a change of the rows of a batch, whose keys are compared so, by one statement that writes them in order.
+    pub(crate) fn of_many(table: &Table, fits: &[Fit], verb: Verb, batch: &Rc<Batch>) -> OwnPass {
+        let are_spent = || RefCell::new(vec![false; batch.len()]);
+        let rows = || OwnRows::Many { batch: batch.clone(), are_spent: are_spent(), next: Cell::new(0) };
+        OwnPass::of(table, fits, verb, rows)
+    }
+
+    fn of(table: &Table, fits: &[Fit], verb: Verb, rows: impl FnOnce() -> OwnRows) -> OwnPass {
         let own = table.may_be_protected.then(|| {
-            let parts = table.key.iter().zip(&key.fits).zip(&key.values).map(|((column, fit), value)| {
-                let (column, operator, value) = (table.key_column(column), fit.operator, *value);
-                KeyPart { column: column.name.clone(), operator, collation: column.collation, value }
+            let parts = table.key.iter().zip(fits).map(|(column, fit)| {
+                let (column, operator) = (table.key_column(column), fit.operator);
+                KeyPart { column: column.name.clone(), operator, collation: column.collation }
             });
-            let (is_spent, is_put_back) = (Cell::new(false), Cell::new(false));
             let (table, key, around) = (table.oid, parts.collect(), running::running());
-            Rc::new(OwnChange { verb, fence, table, key, around, is_spent, is_put_back })
+            Rc::new(OwnChange { verb, table, key, rows: rows(), around, is_put_back: Cell::new(false) })
         });
         OwnPass(PASSES.own.replace(own))
     }
 
-    /// Ends it, after the change has reached this many rows. Answers how it was misused: spent on another row, or on
-    /// one that was left with another fence (by a rule, or a function in an expression or a policy).
-    pub(crate) fn end(self, rows: u64) -> Option<UnfencedWrite> {
+    /// Ends it, after the change has reached the rows with these numbers; that of the only row is 0. Answers how it was
+    /// misused: spent on another row, or on one that was left with another fence (by a rule, or a function in an expression
+    /// or a policy).
+    pub(crate) fn end(self, is_reached: impl Fn(usize) -> bool) -> Option<UnfencedWrite> {
         let own = PASSES.own.borrow().clone()?;
-        match rows {
-            1 => own.is_put_back.get().then_some(UnfencedWrite::FenceChanged),
-            _ => own.is_spent.get().then_some(UnfencedWrite::NoFence(own.verb.command())),
+        let is_misused = match &own.rows {
+            OwnRows::One { is_spent, .. } => is_spent.get() && !is_reached(0),
+            OwnRows::Many { batch, are_spent, .. } => {
+                let spent = are_spent.borrow();
+                spent.iter().enumerate().any(|(place, &is_spent)| is_spent && !is_reached(batch.number(place)))
+            }
+        };
+        match own.is_put_back.get() {
+            _ if is_misused => Some(UnfencedWrite::NoFence(own.verb.command())),
+            true => Some(UnfencedWrite::FenceChanged),
+            false => None,
         }
     }
 }
@@ -155,54 +199,96 @@ pub(crate) fn is_accepted(write: PlainWrite) -> bool {
 }
 
 impl OwnChange {
-    /// Whether a row that is written is the one that this change is made to.
-    fn is_of(&self, row: &WrittenRow) -> bool {
-        // A rule can have made several statements of the change, which the server then runs by itself.
-        let running = running::running();
-        let is_its_query = running == self.around || running == row.query;
-        let is_its_table = || row.table == self.table || catalog::partition_ancestors(row.table).contains(&self.table);
-        is_its_query && is_its_table() && row.tid.is_some_and(|tid| self.is_row(row.table, tid))
+    /// The place and the fence of the row that is written, if this change is made to it, accepts its fence, and has not
+    /// written it yet.
+    fn unspent(&self, row: &WrittenRow, old: Option<i64>) -> Option<(usize, i64)> {
+        match &self.rows {
+            OwnRows::One { key, fence, is_spent } => {
+                let is_it =
+                    !is_spent.get() && self.accepts(*fence, old) && self.is_its_query(row) && self.is_its_table(row);
+                (is_it && self.is_row(&Stored::at(row.table, row.tid?)?, |n| key[n])).then_some((0, *fence))
+            }
+            // No rule has made several statements of it.
+            OwnRows::Many { batch, next, .. } if running::running() == row.query && self.is_its_table(row) => {
+                let stored = Stored::at(row.table, row.tid?)?;
+                let mut places = next.get()..batch.len();
+                let place = places.find(|&place| {
+                    session::check_for_interrupts();
+                    self.is_row(&stored, |column| batch.key_value(place, column))
+                })?;
+                let fence = batch.fence(place);
+                self.accepts(fence, old).then_some((place, fence))
+            }
+            OwnRows::Many { .. } => None,
+        }
     }
 
-    fn is_row(&self, table: Oid, tid: Tid) -> bool {
-        let Some(row) = Stored::at(table, tid) else { return false };
-        self.key.iter().all(|part| {
-            let stored = row.field(&part.column);
-            stored.is_some_and(|stored| operators::are_equal(part.operator, stored, part.value, part.collation))
+    fn is_its_query(&self, row: &WrittenRow) -> bool {
+        // A rule can have made several statements of the change, which the server then runs by itself.
+        let running = running::running();
+        running == self.around || running == row.query
+    }
+
+    fn is_its_table(&self, row: &WrittenRow) -> bool {
+        row.table == self.table || catalog::partition_ancestors(row.table).contains(&self.table)
+    }
+
+    fn is_row(&self, stored: &Stored, value: impl Fn(usize) -> Value) -> bool {
+        self.key.iter().enumerate().all(|(n, part)| {
+            let field = stored.field(&part.column);
+            field.is_some_and(|field| operators::are_equal(part.operator, field, value(n), part.collation))
         })
     }
 
     /// A reset, which alone is not a step of the protocol, passes whatever is stored.
-    fn accepts(&self, old: Option<i64>) -> bool {
-        let judged = |step: Step| Fence::new(self.fence.unsigned_abs()).map(|fence| step.judge(old, fence));
+    fn accepts(&self, fence: i64, old: Option<i64>) -> bool {
+        let judged = |step: Step| Fence::new(fence.unsigned_abs()).map(|fence| step.judge(old, fence));
         self.verb.step().is_none_or(|step| judged(step) == Some(Verdict::Accepted))
+    }
+
+    fn spend(&self, place: usize) {
+        match &self.rows {
+            OwnRows::One { is_spent, .. } => is_spent.set(true),
+            OwnRows::Many { are_spent, next, .. } => {
+                are_spent.borrow_mut()[place] = true;
+                next.set(place + 1);
+            }
+        }
+    }
+}
+
+impl Unspent {
+    /// Spends it on a row that is left with this fence.
+    fn spend(&self, new: Option<i64>) {
+        self.own.spend(self.place);
+        if new != Some(self.fence) {
+            self.own.is_put_back.set(true);
+        }
     }
 }
 
 /// Spends the change of ours on an update, if it is that change. Answers whether it did.
 pub(crate) fn spend_on_update(row: &WrittenRow, old: Option<i64>, new: Option<i64>) -> bool {
-    let is_update = |own: &Rc<OwnChange>| !matches!(own.verb, Verb::Insert | Verb::Delete);
-    let Some(own) = PASSES.unspent_change(row, old).filter(is_update) else { return false };
-    own.is_spent.set(true);
-    own.is_put_back.set(new != Some(own.fence));
+    let is_update = |unspent: &Unspent| !matches!(unspent.own.verb, Verb::Insert | Verb::Delete);
+    let Some(unspent) = PASSES.unspent_change(row, old).filter(is_update) else { return false };
+    unspent.spend(new);
     true
 }
 
 /// Spends the change of ours on a deletion, if it is that change, or the first half of one that moves the row. Answers
 /// the fence of the change if it did.
 pub(crate) fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool) -> Option<i64> {
-    let is_deletion = |own: &Rc<OwnChange>| own.verb != Verb::Insert && moved != (own.verb == Verb::Delete);
-    let own = PASSES.unspent_change(row, old).filter(is_deletion)?;
-    own.is_spent.set(true);
-    Some(own.fence)
+    let is_deletion = |verb: Verb| verb != Verb::Insert && moved != (verb == Verb::Delete);
+    let unspent = PASSES.unspent_change(row, old).filter(|unspent| is_deletion(unspent.own.verb))?;
+    unspent.own.spend(unspent.place);
+    Some(unspent.fence)
 }
 
 /// Spends the change of ours on an insertion, if it is that change. Answers whether it did.
 pub(crate) fn spend_on_insertion(row: &WrittenRow, new: Option<i64>) -> bool {
-    let is_insertion = |own: &Rc<OwnChange>| own.verb == Verb::Insert;
-    let Some(own) = PASSES.unspent_change(row, None).filter(is_insertion) else { return false };
-    own.is_spent.set(true);
-    own.is_put_back.set(new != Some(own.fence));
+    let is_insertion = |unspent: &Unspent| unspent.own.verb == Verb::Insert;
+    let Some(unspent) = PASSES.unspent_change(row, None).filter(is_insertion) else { return false };
+    unspent.spend(new);
     true
 }
 
@@ -233,10 +319,11 @@ pub(crate) fn expect_insertion(query: Query, keeps: i64) {
 }
 
 impl Passes {
-    /// The change of ours, if it accepts this stored fence, is made to this row, and no row has been written by it yet.
-    fn unspent_change(&self, row: &WrittenRow, old: Option<i64>) -> Option<Rc<OwnChange>> {
+    /// The row of the change of ours that is written.
+    fn unspent_change(&self, row: &WrittenRow, old: Option<i64>) -> Option<Unspent> {
         let own = self.own.borrow().clone()?;
-        (!own.is_spent.get() && own.accepts(old) && own.is_of(row)).then_some(own)
+        let (place, fence) = own.unspent(row, old)?;
+        Some(Unspent { own, place, fence })
     }
 
     fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {

@@ -11,8 +11,8 @@ use crate::row::disclosure::{disclosed, may_disclose};
 use crate::row::insertion::Insertion;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
-use crate::server::call::Rows;
 use crate::server::log;
+use crate::server::rows::Rows;
 use crate::server::text::Bytes;
 use crate::server::types::Value;
 use crate::stats::memory::Counter;
@@ -21,7 +21,7 @@ use crate::table::owner::Owner;
 use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::{OWNER_CHANGED, Statement};
-use crate::table::verb::{Answer, Verb};
+use crate::table::verb::{Answer, Source, Verb};
 use fence::Fence;
 use fence::resource::{Bearer, DuplicateFence, Owned, Verdict};
 use pg_forms::text;
@@ -30,7 +30,7 @@ use std::ffi::{CStr, CString};
 
 /// How often a change is tried when it reaches no row although the stored fence accepts it. The row can have been
 /// deleted and inserted again in between; a policy or a trigger that blocks it does so each time.
-const MAX_TRIES: usize = 3;
+pub(crate) const MAX_TRIES: usize = 3;
 
 /// A change of one row.
 pub(crate) struct Change<'a> {
@@ -48,6 +48,27 @@ pub(crate) struct Change<'a> {
     pub(crate) rows: Option<&'a Rows>,
 }
 
+/// What became of a change. All but the first reached no row; with them is the stored fence, `None` of null.
+#[derive(Debug)]
+pub(crate) enum Made {
+    Written(Outcome),
+    /// A newer fence is stored.
+    Stale(Option<i64>),
+    /// An older fence is stored.
+    Unclaimed(Option<i64>),
+    /// There is no such row, or none that the caller may see.
+    Missing,
+    /// The claim was made in another life of the server.
+    Outlived(Option<i64>),
+    /// The stored fence has the number of the caller's, and is another owner's.
+    Duplicate {
+        stored: Option<i64>,
+        owner: Option<CString>,
+    },
+    /// The stored fence accepts the change, which a policy or a trigger blocks.
+    Blocked(Option<i64>),
+}
+
 /// What was read of the row of a change that reached none.
 struct Found {
     /// The stored fence; `None` is null.
@@ -61,6 +82,25 @@ struct Found {
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub(crate) fn make(&self) -> Result<Option<Outcome>, Refused> {
+        self.attempt().and_then(|made| self.answer(made))
+    }
+
+    /// What a call answers of what became of its change; all but a write and staleness are errors.
+    pub(crate) fn answer(&self, made: Made) -> Result<Option<Outcome>, Refused> {
+        match made {
+            Made::Written(outcome) => Ok(Some(outcome)),
+            Made::Stale(_) => Ok(None),
+            Made::Unclaimed(stored) => Err(self.unclaimed(stored)),
+            Made::Missing => Err(self.key.no_row(self.table, self.fence_number())),
+            Made::Outlived(_) => Err(self.outlived()),
+            Made::Duplicate { owner, .. } => Err(self.duplicate(owner)),
+            Made::Blocked(stored) => Err(self.blocked(stored)),
+        }
+    }
+
+    /// Makes the change, and answers what became of it. Counted. Errors: those of the write itself, and of a trigger or a
+    /// rule that turned it into another.
+    pub(crate) fn attempt(&self) -> Result<Made, Refused> {
         let (statement, values, row_as) = (self.statement(), self.values(), self.row_as());
         let (_, counted_stale) = stats::counters_of(self.verb);
         let (mut stored, mut is_outlived, mut is_missing) = (None, false, false);
@@ -69,19 +109,20 @@ impl Change<'_> {
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.table, self.key, self.verb, self.fence_number());
             let outcome = plans::run_as(row_as, &statement, &values)?;
-            let misused = pass.end(outcome.rows);
+            let misused = pass.end(|_| outcome.rows == 1);
             match outcome.rows {
                 0 => self.refuse_misuse(misused)?,
                 1 => {
                     let outcome = self.checked(outcome)?;
                     self.refuse_misuse(misused)?;
-                    return Ok(Some(self.made(outcome)));
+                    return Ok(Made::Written(self.made(outcome)));
                 }
                 rows => return Err(Refused::ManyRows { table: self.table.name.clone(), key: self.key_text(), rows }),
             }
             let Some(found) = self.explain(&values)? else {
-                if let Some(inserted) = self.insert()? {
-                    return Ok(Some(self.made(inserted)));
+                let Some(initial) = self.initial else { return Ok(Made::Missing) };
+                if let Some(inserted) = self.insert(initial)? {
+                    return Ok(Made::Written(self.made(inserted)));
                 }
                 // Another one has inserted it meanwhile, or it is hidden.
                 is_missing = true;
@@ -92,15 +133,15 @@ impl Change<'_> {
                 Ok(Verdict::Stale) => {
                     self.subject().count_stale(counted_stale, self.fence, found.stored);
                     self.note_stale(found.stored);
-                    return Ok(None);
+                    return Ok(Made::Stale(found.stored));
                 }
                 Ok(Verdict::Unclaimed) => {
                     self.subject().count(Counter::Unclaimed);
-                    return Err(self.unclaimed(found.stored));
+                    return Ok(Made::Unclaimed(found.stored));
                 }
                 Err(DuplicateFence) => {
                     self.subject().count(Counter::DuplicateFence);
-                    return Err(self.duplicate(found.owner));
+                    return Ok(Made::Duplicate { stored: found.stored, owner: found.owner });
                 }
                 Ok(Verdict::Accepted) => (stored, is_outlived) = (found.stored, outlived.is_met()),
             }
@@ -110,9 +151,9 @@ impl Change<'_> {
         }
         if is_outlived && self.verb.step().is_some_and(|step| step.relies_on_claim(stored, self.fence)) {
             self.subject().count(Counter::Outlived);
-            return Err(self.outlived());
+            return Ok(Made::Outlived(stored));
         }
-        Err(self.blocked(stored))
+        Ok(Made::Blocked(stored))
     }
 
     /// Why the change reached no row: a plain read of the stored fence, with the rights and the snapshot of the caller
@@ -131,11 +172,8 @@ impl Change<'_> {
         Ok(Some(Found { stored, owner, verdict }))
     }
 
-    /// Makes the row that is not there. `None`: none was inserted. Errors: the change is one of a row that is there.
-    fn insert(&self) -> Result<Option<Outcome>, Refused> {
-        let Some(initial) = self.initial else {
-            return Err(self.key.no_row(self.table, self.fence_number()));
-        };
+    /// Makes the row that is not there. `None`: none was inserted.
+    fn insert(&self, initial: &Patch) -> Result<Option<Outcome>, Refused> {
         let (table, fence_column, owner, answer) = (self.table, self.fence_column, self.owner, self.answer);
         let key = self.key.to_insert(table)?;
         Insertion { table, fence_column, owner, key: &key, fence: self.fence_number(), initial, answer }.make()
@@ -161,6 +199,7 @@ impl Change<'_> {
             verb: self.verb,
             answer: self.answer,
             patch: self.patch.map_or(&[], |patch| &patch.columns),
+            source: Source::Parameters,
         }
     }
 
@@ -199,7 +238,7 @@ impl Change<'_> {
     }
 
     /// A trigger may have set the fence column.
-    fn checked(&self, outcome: Outcome) -> Result<Outcome, Refused> {
+    pub(crate) fn checked(&self, outcome: Outcome) -> Result<Outcome, Refused> {
         if !self.statement().answers_fence() || outcome.fence == Some(self.fence_number()) {
             return Ok(outcome);
         }
@@ -211,7 +250,7 @@ impl Change<'_> {
     }
 
     /// Stale is an answer, not an error, so nothing else logs it.
-    fn note_stale(&self, stored: Option<i64>) {
+    pub(crate) fn note_stale(&self, stored: Option<i64>) {
         log::debug_line(|| {
             let (table, key) = (self.table.qualified_name(), self.key_text());
             let stored = self.disclosed(stored).or("a newer one", "");
@@ -220,10 +259,7 @@ impl Change<'_> {
     }
 
     fn refuse_misuse(&self, misused: Option<UnfencedWrite>) -> Result<(), Refused> {
-        match misused {
-            Some(write) => Err(Refused::Unfenced { table: self.table.name.clone(), write }),
-            None => Ok(()),
-        }
+        refuse_misuse(self.table, misused)
     }
 
     fn unclaimed(&self, stored: Option<i64>) -> Refused {
@@ -248,5 +284,13 @@ impl Change<'_> {
 
     fn disclosed(&self, stored: Option<i64>) -> Disclosed {
         disclosed(self.table, self.fence_column, stored)
+    }
+}
+
+/// Refuses a change whose pass through the triggers was misused.
+pub(crate) fn refuse_misuse(table: &Table, misused: Option<UnfencedWrite>) -> Result<(), Refused> {
+    match misused {
+        Some(write) => Err(Refused::Unfenced { table: table.name.clone(), write }),
+        None => Ok(()),
     }
 }

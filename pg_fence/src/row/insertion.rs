@@ -12,7 +12,7 @@ use crate::table::owner::Owner;
 use crate::table::plans::{self, Outcome, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::{OWNER_CHANGED, Statement};
-use crate::table::verb::{Answer, Verb};
+use crate::table::verb::{Answer, Source, Verb};
 use pgrx::pg_sys::Datum;
 
 /// A row to be inserted.
@@ -37,7 +37,7 @@ impl Insertion<'_> {
         let statement = self.statement();
         let pass = OwnPass::new(self.table, self.key, Verb::Insert, self.fence);
         let outcome = plans::run(&statement, &self.values())?;
-        let misused = pass.end(outcome.rows);
+        let misused = pass.end(|_| outcome.rows == 1);
         if outcome.rows == 1 && outcome.fence != Some(self.fence) {
             return Err(self.changed(outcome.fence)?);
         }
@@ -63,7 +63,8 @@ impl Insertion<'_> {
 
     fn statement(&self) -> Statement<'_> {
         let (table, fence, owner, fits) = (self.table, self.fence_column, self.owner, &self.key.fits);
-        Statement { table, fence, owner, fits, verb: Verb::Insert, answer: self.answer, patch: &self.initial.columns }
+        let (answer, patch) = (self.answer, &self.initial.columns);
+        Statement { table, fence, owner, fits, verb: Verb::Insert, answer, patch, source: Source::Parameters }
     }
 
     fn values(&self) -> Values {

@@ -7,13 +7,12 @@ use crate::errors::{KeyProblem, Refused};
 use crate::row::literal::{is_json, literal};
 use crate::row::number;
 use crate::server::json::{Document, Json, JsonKind};
-use crate::server::operators::{self, Comparison};
+use crate::server::operators;
 use crate::server::types::{self, Input, Value};
 use crate::table::fit::{Fit, Way};
 use crate::table::relation::{KeyColumn, Table};
 use pg_forms::{c_string, joined, text};
 use pgrx::pg_sys::{self, Datum, Oid};
-use std::cmp::Ordering;
 use std::ffi::CString;
 
 /// `pg_type.typcategory` of texts.
@@ -149,10 +148,9 @@ impl Key {
         }
     }
 
-    /// Whether both keys have values of the same types, so that they can be compared.
-    pub(crate) fn has_types_of(&self, other: &Key) -> bool {
-        let types = |key: &Key| key.values.iter().map(|value| value.type_oid()).collect::<Vec<_>>();
-        types(self) == types(other)
+    /// A key of values that are compared so.
+    pub(crate) fn of_values(fits: Vec<Fit>, values: Vec<Value>) -> Key {
+        Key { fits, values, is_absent: false }
     }
 
     fn of(table: &Table, fitted: Vec<Fitted>) -> Result<Key, Refused> {
@@ -188,36 +186,6 @@ fn is_single_value(table: &Table, only: &KeyColumn, given: Oid) -> bool {
     let is_row = given == pg_sys::RECORDOID || types::relation_of_type(given).is_some();
     let wants_row = types::relation_of_type(wanted).is_some();
     (given != pg_sys::JSONBOID || wanted == pg_sys::JSONBOID) && (!is_row || wants_row)
-}
-
-/// The order of the primary key's index, between keys with values of the same types.
-pub(crate) struct KeyOrder<'t> {
-    table: &'t Table,
-    comparisons: Vec<Comparison>,
-}
-
-impl KeyOrder<'_> {
-    /// The order of keys with values of the types that this one has.
-    pub(crate) fn of_types<'t>(key: &Key, table: &'t Table) -> KeyOrder<'t> {
-        let columns = table.key.iter().zip(&key.values);
-        let comparisons =
-            columns.map(|(key, value)| Comparison::of(key.operator_family, key.operator_type, value.type_oid()));
-        KeyOrder { table, comparisons: comparisons.collect() }
-    }
-
-    /// Compares two keys. Those that no row has come first.
-    pub(crate) fn compare(&self, one: &Key, other: &Key) -> Ordering {
-        if one.is_absent || other.is_absent {
-            return other.is_absent.cmp(&one.is_absent);
-        }
-        let columns = self.comparisons.iter().zip(&self.table.key).zip(one.values.iter().zip(&other.values));
-        columns
-            .map(|((comparison, key), (one, other))| {
-                comparison.compare(*one, *other, self.table.key_column(key).collation)
-            })
-            .find(|order| order.is_ne())
-            .unwrap_or(Ordering::Equal)
-    }
 }
 
 /// The value as the key column's operator takes it.

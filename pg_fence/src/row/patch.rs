@@ -1,4 +1,4 @@
-//! A patch: the columns to change and their new values, from a JSON object; or those of a new row.
+//! Patches: the columns to change and their new values, from JSON objects; or those of a new row.
 //!
 //! Names match exactly; values are made by the input functions of the columns' types. Invariant: a patch names at
 //! least one column, and neither the key, the fence, its owner nor a column that the server computes.
@@ -27,7 +27,15 @@ impl<'t> Patch<'t> {
         owner: Option<Owner>,
         document: &Document,
     ) -> Result<Patch<'t>, Refused> {
-        let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotAnObject(kind)))?;
+        Patch::of_members(table, fence, owner, &document.members().map_err(not_an_object)?)
+    }
+
+    fn of_members(
+        table: &'t Table,
+        fence: &Column,
+        owner: Option<Owner>,
+        members: &[(&[u8], Json)],
+    ) -> Result<Patch<'t>, Refused> {
         if members.is_empty() {
             return Err(Refused::Patch(PatchProblem::Empty));
         }
@@ -35,7 +43,7 @@ impl<'t> Patch<'t> {
             table,
             fence,
             owner,
-            &members,
+            members,
             [
                 ColumnProblem::Key,
                 ColumnProblem::Fence,
@@ -82,6 +90,98 @@ impl<'t> Patch<'t> {
         let values = values.collect::<Result<_, _>>()?;
         Ok(Patch { columns, values })
     }
+}
+
+/// The patches of many rows, all of the same columns.
+pub(crate) struct Patches<'t> {
+    pub(crate) columns: Vec<&'t Column>,
+    /// The values of one patch after the other: one for each row, or one for all.
+    values: Vec<Datum>,
+    are_null: Vec<bool>,
+    /// Whether there is one for each row.
+    pub(crate) are_each: bool,
+}
+
+impl<'t> Patches<'t> {
+    /// Reads them: an object that serves all rows, or an array with one for each. Errors: as of a patch; there are not as many
+    /// as rows; one names other columns than the first.
+    pub(crate) fn read(
+        table: &'t Table,
+        fence: &Column,
+        owner: Option<Owner>,
+        document: &Document,
+        rows: usize,
+    ) -> Result<Patches<'t>, Refused> {
+        let are_each = document.is_array();
+        let mut patches = Patches { columns: Vec::new(), values: Vec::new(), are_null: Vec::new(), are_each };
+        if !are_each {
+            let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotPatches(kind)))?;
+            patches.add(table, fence, owner, &members)?;
+            return Ok(patches);
+        }
+        let given = document.element_count();
+        if given != rows {
+            return Err(Refused::ArrayLength { argument: "patches", given, keys: rows });
+        }
+        let mut place = 0;
+        document.each_element(|element| {
+            place += 1;
+            let added = match element.kind() {
+                JsonKind::Object => patches.add(table, fence, owner, &element.members()),
+                _ => Err(not_an_object(element.words())),
+            };
+            added.map_err(|refused| refused.of_element("patches", place))
+        })?;
+        Ok(patches)
+    }
+
+    /// The values of the patch of a row.
+    pub(crate) fn values_of(&self, row: usize) -> impl Iterator<Item = Option<Datum>> + '_ {
+        let (row, width) = (if self.are_each { row } else { 0 }, self.columns.len());
+        let fields = row * width..(row + 1) * width;
+        self.values[fields.clone()].iter().zip(&self.are_null[fields]).map(|(&value, &null)| (!null).then_some(value))
+    }
+
+    /// The patch of a row.
+    pub(crate) fn patch(&self, row: usize) -> Patch<'t> {
+        Patch { columns: self.columns.clone(), values: self.values_of(row).collect() }
+    }
+
+    fn add(
+        &mut self,
+        table: &'t Table,
+        fence: &Column,
+        owner: Option<Owner>,
+        members: &[(&[u8], Json)],
+    ) -> Result<(), Refused> {
+        if self.columns.is_empty() {
+            let first = Patch::of_members(table, fence, owner, members)?;
+            self.columns = first.columns;
+            first.values.into_iter().for_each(|value| self.push(value));
+            return Ok(());
+        }
+        let is_same =
+            self.columns.iter().map(|column| column.name.as_bytes()).eq(members.iter().map(|(name, _)| *name));
+        if !is_same {
+            return Err(Refused::Patch(match members {
+                [] => PatchProblem::Empty,
+                _ => PatchProblem::OtherColumns,
+            }));
+        }
+        for (n, (_, json)) in members.iter().enumerate() {
+            self.push(value(self.columns[n], json)?);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, value: Option<Datum>) {
+        self.values.push(value.unwrap_or(Datum::null()));
+        self.are_null.push(value.is_none());
+    }
+}
+
+fn not_an_object(kind: &'static str) -> Refused {
+    Refused::Patch(PatchProblem::NotAnObject(kind))
 }
 
 /// The column of this name, unless it is part of the key, the fence, its owner, or one that the server computes: each has

@@ -14,7 +14,7 @@ use crate::table::plans::{self, Values};
 use crate::table::relation::Table;
 use crate::table::statement::{OWNER_CHANGED, Statement};
 use crate::table::tables;
-use crate::table::verb::{Answer, Verb};
+use crate::table::verb::{Answer, Source, Verb};
 use fence::resource::NEVER_CLAIMED;
 use pg_forms::text;
 use pgrx::pg_sys::{Datum, Oid};
@@ -34,7 +34,16 @@ pub(crate) fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     let owner = OwnerArguments { owner: None, column: given.owner_column }.of(&table, fence)?;
     let key = Key::read(&table, given.key)?;
     let (verb, answer) = (Verb::Lock, Answer::Fence);
-    let lock = Statement { table: &table, fence, owner, fits: &key.fits, verb, answer, patch: &[] };
+    let lock = Statement {
+        table: &table,
+        fence,
+        owner,
+        fits: &key.fits,
+        verb,
+        answer,
+        patch: &[],
+        source: Source::Parameters,
+    };
     let old = reset(&lock, &key, new)?;
     Ok(Reply::from(old))
 }
@@ -69,7 +78,7 @@ pub(crate) fn reset(lock: &Statement, key: &Key, new: i64) -> Result<Option<i64>
     values.push(Some(Datum::from(new)));
     let pass = OwnPass::new(table, key, Verb::Reset, new);
     let written = plans::run(&lock.plain(Verb::Reset), &values)?;
-    let misused = pass.end(written.rows);
+    let misused = pass.end(|_| written.rows == 1);
     let key_text = || key.text(table);
     match (found.rows, written.rows) {
         (1, 1) if written.fence == Some(new) => {

@@ -1,8 +1,9 @@
 //! The rows of a table as the answer of a function.
 
 use crate::errors::Refused;
-use crate::server::call::{Call, Rows};
+use crate::server::call::Call;
 use crate::server::query::MadeFor;
+use crate::server::rows::Rows;
 use crate::server::session;
 use crate::table::relation::Table;
 use crate::table::tables;

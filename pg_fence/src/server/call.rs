@@ -7,6 +7,7 @@ use crate::server::catalog;
 use crate::server::json::Document;
 use crate::server::query::{self, MadeFor};
 use crate::server::raw;
+use crate::server::rows::Rows;
 use crate::server::text::Bytes;
 use crate::server::types::{self, Value};
 use fence::Fence;
@@ -25,57 +26,6 @@ pub(crate) enum Reply {
     Value(Datum),
     /// Rows that were added already.
     Handed,
-}
-
-/// Where the rows of a function go that returns several.
-pub(crate) struct Rows {
-    store: *mut pg_sys::Tuplestorestate,
-    descriptor: pg_sys::TupleDesc,
-    /// The domain over the rows' type, if the query expects one.
-    domain: Option<Oid>,
-}
-
-/// A cursor may read the rows backwards.
-const RANDOM_ACCESS: bool = true;
-
-impl Rows {
-    /// Adds a row of these fields, as many as the function's declaration says; `None` is null.
-    pub(crate) fn put_fields(&self, fields: &[Option<Datum>]) {
-        let mut values: Vec<Datum> = fields.iter().map(|field| field.unwrap_or(Datum::null())).collect();
-        let mut nulls: Vec<bool> = fields.iter().map(Option::is_none).collect();
-        // SAFETY: there is a value of the declared type for each column; the server copies them.
-        unsafe {
-            pg_sys::tuplestore_putvalues(self.store, self.descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-        }
-    }
-
-    /// Where the server keeps them.
-    pub(crate) fn store(&self) -> *mut pg_sys::Tuplestorestate {
-        self.store
-    }
-
-    /// Whether each row is checked by the constraints of a domain.
-    pub(crate) fn are_checked(&self) -> bool {
-        self.domain.is_some()
-    }
-
-    /// Adds a row of the type that the query expects.
-    pub(crate) fn put(&self, row: Value) {
-        let row = row.datum();
-        if let Some(domain) = self.domain {
-            types::check_domain(row, domain);
-        }
-        // SAFETY: the row is a tuple of the type that the query expects (see `rows_of`); the server copies it.
-        unsafe {
-            let header = pg_sys::htup::datum_get_heap_tuple_header(row);
-            let mut tuple = pg_sys::HeapTupleData {
-                t_len: pgrx::varsize_any(header.cast()) as u32,
-                t_data: header,
-                ..Default::default()
-            };
-            pg_sys::tuplestore_puttuple(self.store, &mut tuple);
-        }
-    }
 }
 
 impl Call {
@@ -117,11 +67,11 @@ impl Call {
             let info = self.result_info();
             let context = (*(*info).econtext).ecxt_per_query_memory;
             let outer = pg_sys::MemoryContextSwitchTo(context);
-            let store = pg_sys::tuplestore_begin_heap(RANDOM_ACCESS, false, pg_sys::work_mem);
+            let rows = Rows::new((*info).expectedDesc, domain);
             pg_sys::MemoryContextSwitchTo(outer);
             (*info).returnMode = pg_sys::SetFunctionReturnMode::SFRM_Materialize;
-            (*info).setResult = store;
-            Rows { store, descriptor: (*info).expectedDesc, domain }
+            (*info).setResult = rows.store();
+            rows
         }
     }
 
@@ -227,6 +177,13 @@ impl<'c> Arguments<'c> {
     /// A smallint, or `None` when it is null.
     pub(crate) fn small_number(&mut self) -> Option<i16> {
         self.datum().map(|datum| datum.value() as i16)
+    }
+
+    /// An array of bigints.
+    pub(crate) fn numbers(&mut self, name: &'static str) -> Result<Value, Refused> {
+        let datum = self.datum().ok_or(Refused::NullArgument(name))?;
+        // SAFETY: the argument is declared bigint[] and lives as long as the call.
+        Ok(unsafe { Value::new(datum, pg_sys::INT8ARRAYOID) })
     }
 
     /// An oid, or `None` when it is null.

@@ -3,7 +3,9 @@
 //! Not conversion: `literal` makes values of it. Invariant: a [`Json`] does not outlive the document that it points
 //! into, and strings are the bytes of the database's encoding.
 
+use crate::errors::Refused;
 use crate::server::raw;
+use crate::server::session;
 use crate::server::types::Value;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
 use pgrx::pg_sys::{self, Datum, JsonbIteratorToken, JsonbValue, Oid, jbvType};
@@ -57,10 +59,36 @@ impl Document {
         }
     }
 
-    /// The elements of the array that the document is.
-    pub(crate) fn elements(&self) -> Option<Vec<Json<'_>>> {
-        let root = self.root().ok()?;
-        matches!(root.kind(), JsonKind::Array).then(|| root.elements())
+    /// Whether it is an array.
+    pub(crate) fn is_array(&self) -> bool {
+        self.root().is_ok_and(|root| matches!(root.kind(), JsonKind::Array))
+    }
+
+    /// How many elements the array has that it is.
+    pub(crate) fn element_count(&self) -> usize {
+        const COUNT: u32 = pg_sys::JB_CMASK;
+        // SAFETY: the document was unpacked, and begins with its container.
+        unsafe { ((*self.0).root.header & COUNT) as usize }
+    }
+
+    /// Does something with each element of the array that it is, one after the other. A cancel ends it.
+    pub(crate) fn each_element(&self, mut act: impl FnMut(Json) -> Result<(), Refused>) -> Result<(), Refused> {
+        let Ok(root) = self.root() else { return Ok(()) };
+        // SAFETY: the root is a container of the document; the iterator gives values that point into it.
+        unsafe {
+            let mut iterator = pg_sys::JsonbIteratorInit(root.value.val.binary.data);
+            let mut value = JsonbValue::default();
+            loop {
+                match pg_sys::JsonbIteratorNext(&mut iterator, &mut value, true) {
+                    JsonbIteratorToken::WJB_DONE => return Ok(()),
+                    JsonbIteratorToken::WJB_ELEM => {
+                        session::check_for_interrupts();
+                        act(Json { value, document: PhantomData })?;
+                    }
+                    _ => {}
+                }
+            }
+        }
     }
 
     /// The container at the root; the words for a scalar, as one is stored as an array of one.

@@ -61,6 +61,13 @@ impl Report {
         self
     }
 
+    /// The same with words before the message.
+    pub(crate) fn prefixed(mut self, mut words: Vec<u8>) -> Report {
+        words.append(&mut self.message);
+        self.message = words;
+        self
+    }
+
     pub(crate) fn detail(mut self, detail: Vec<u8>) -> Report {
         self.detail = Some(detail);
         self

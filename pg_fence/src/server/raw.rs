@@ -119,6 +119,7 @@ declare! {
     fn GetTransactionSnapshot() -> Snapshot;
     fn HeapTupleHeaderGetDatum(tuple: HeapTupleHeader) -> Datum;
     fn PopActiveSnapshot();
+    fn ProcessInterrupts();
     fn PushActiveSnapshot(snapshot: Snapshot);
     fn ReleaseCachedPlan(plan: *mut CachedPlan, owner: ResourceOwner);
     #[cfg(any(feature = "pg15", feature = "pg16"))]
@@ -126,11 +127,26 @@ declare! {
     #[cfg(not(any(feature = "pg15", feature = "pg16")))]
     fn heap_form_tuple(columns: TupleDesc, values: *const Datum, are_null: *const bool) -> HeapTuple;
     fn pg_detoast_datum_copy(value: *mut varlena) -> *mut varlena;
+    fn domain_check(value: Datum, is_null: bool, domain: Oid, kept: *mut *mut c_void, context: MemoryContext);
     fn makeParamList(count: c_int) -> ParamListInfo;
     fn palloc(size: usize) -> *mut c_void;
     fn pfree(pointer: *mut c_void);
     fn set_errcontext_domain(domain: *const c_char) -> c_int;
     fn slot_getsomeattrs_int(slot: *mut TupleTableSlot, count: c_int);
+    #[cfg(not(any(feature = "pg17", feature = "pg18", feature = "pg19")))]
+    fn tuplestore_putvalues(
+        store: *mut Tuplestorestate,
+        columns: TupleDesc,
+        values: *mut Datum,
+        are_null: *mut bool,
+    );
+    #[cfg(any(feature = "pg17", feature = "pg18", feature = "pg19"))]
+    fn tuplestore_putvalues(
+        store: *mut Tuplestorestate,
+        columns: TupleDesc,
+        values: *const Datum,
+        are_null: *const bool,
+    );
     fn tuplestore_puttupleslot(store: *mut Tuplestorestate, slot: *mut TupleTableSlot);
 }
 

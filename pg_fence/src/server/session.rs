@@ -210,6 +210,11 @@ pub(crate) fn check_stack_depth() {
     unsafe { pg_sys::check_stack_depth() };
 }
 
+/// Raises the server's error if the call is cancelled.
+pub(crate) fn check_for_interrupts() {
+    pg_sys::check_for_interrupts!();
+}
+
 /// Reserves the prefix, so that a misspelt setting is an error.
 pub(crate) fn reserve_setting_prefix(prefix: &CStr) {
     // SAFETY: the prefix ends with a NUL and is copied.

@@ -104,35 +104,6 @@ impl Value {
             Some(fields)
         }
     }
-
-    /// The elements of an array value, flat; a null one is `None`. `None` when the value is not an array.
-    pub(crate) fn elements(self) -> Option<Vec<Option<Value>>> {
-        let element_type = element_type(base_type(self.type_oid))?;
-        let (mut length, mut by_value, mut align) = (0, false, 0);
-        let (mut datums, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
-        // SAFETY: the datum is an array of this element type; the server fills two arrays of `count` entries, which
-        // live in the memory context of the call.
-        unsafe {
-            pg_sys::get_typlenbyvalalign(element_type, &mut length, &mut by_value, &mut align);
-            let array = pg_sys::pg_detoast_datum(self.datum.cast_mut_ptr()).cast();
-            pg_sys::deconstruct_array(
-                array,
-                element_type,
-                i32::from(length),
-                by_value,
-                align,
-                &mut datums,
-                &mut nulls,
-                &mut count,
-            );
-            let count = usize::try_from(count).unwrap_or(0);
-            Some(
-                (0..count)
-                    .map(|n| (!*nulls.add(n)).then(|| Value { datum: *datums.add(n), type_oid: element_type }))
-                    .collect(),
-            )
-        }
-    }
 }
 
 /// The input function of a type, ready to be called.
@@ -195,6 +166,28 @@ pub(crate) unsafe fn argument_type(function: *mut pg_sys::FmgrInfo, argument: us
 pub(crate) fn type_name(type_oid: Oid) -> CString {
     // SAFETY: the function gives a name to any oid.
     unsafe { CStr::from_ptr(pg_sys::format_type_be(type_oid)) }.to_owned()
+}
+
+/// The name of a type in SQL, whatever the search path.
+pub(crate) fn sql_name(type_oid: Oid) -> CString {
+    const NO_MODIFIER: i32 = -1;
+    const QUALIFIED: u16 = pg_sys::FORMAT_TYPE_FORCE_QUALIFY as u16;
+    // SAFETY: the function gives a name to the oid of any type that is there.
+    unsafe { CStr::from_ptr(pg_sys::format_type_extended(type_oid, NO_MODIFIER, QUALIFIED)) }.to_owned()
+}
+
+/// The schema of a type.
+pub(crate) fn schema_of(type_oid: Oid) -> Option<Oid> {
+    // SAFETY: the tuple is checked, read and released; a type's tuple has this layout.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::TYPEOID as _, Datum::from(type_oid));
+        if tuple.is_null() {
+            return None;
+        }
+        let schema = (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_type>()).typnamespace;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(schema)
+    }
 }
 
 /// Whether there is such a type: another session can have dropped it since the query was made.

@@ -44,6 +44,14 @@ pub(crate) struct Stale {
     pub(crate) stored: i64,
 }
 
+/// What is added to an entry.
+#[derive(Clone, Copy)]
+pub(crate) struct Count {
+    pub(crate) counter: Counter,
+    pub(crate) times: u64,
+    pub(crate) stale: Option<Stale>,
+}
+
 /// An entry as it was read.
 pub(crate) struct Counted {
     /// The database, and the table or guard; `None` for the others of a kind.
@@ -61,11 +69,11 @@ pub(crate) fn are_there() -> bool {
     shared().is_some()
 }
 
-/// Counts one call. `subject` is asked when the key has no entry yet, never under a lock.
-pub(crate) fn count(kind: SubjectKind, key: SubjectKey, counter: Counter, stale: Option<Stale>, subject: &impl Named) {
+/// Counts. `subject` is asked when the key has no entry yet, never under a lock.
+pub(crate) fn count(kind: SubjectKind, key: SubjectKey, count: Count, subject: &impl Named) {
     let Some(shared) = shared() else { return };
     let block = &shared.of(kind)[key.block()];
-    let add = |entry: &mut Entry| entry.count(counter, stale);
+    let add = |entry: &mut Entry| entry.count(count);
     if block.with(|contents| contents.find(key).map(add)).is_some() {
         return;
     }
@@ -74,8 +82,8 @@ pub(crate) fn count(kind: SubjectKind, key: SubjectKey, counter: Counter, stale:
         block.give_back(|key| subject.is_gone(key));
     }
     block.with(|contents| match name.as_deref().and_then(|name| contents.find_or_make(key, name)) {
-        Some(entry) => entry.count(counter, stale),
-        None => contents.others.count(counter, stale),
+        Some(entry) => entry.count(count),
+        None => contents.others.count(count),
     });
 }
 
@@ -210,9 +218,9 @@ impl Entry {
         self.is_used && self.database == database
     }
 
-    fn count(&mut self, counter: Counter, stale: Option<Stale>) {
-        self.counts[counter as usize] += 1;
-        if let Some(stale) = stale {
+    fn count(&mut self, count: Count) {
+        self.counts[count.counter as usize] += count.times;
+        if let Some(stale) = count.stale {
             (self.stale_at, self.stale_fence, self.stale_stored) = (stale.at, stale.fence, stale.stored);
         }
     }

@@ -16,7 +16,7 @@ use crate::server::session;
 use crate::server::text;
 use crate::server::types;
 use crate::settings;
-use crate::stats::counters::{Counted, Named, Stale, SubjectKey, SubjectKind};
+use crate::stats::counters::{Count, Counted, Named, Stale, SubjectKey, SubjectKind};
 use crate::stats::memory::{COUNTERS, Counter, MAX_NAME_BYTES};
 use crate::table::verb::Verb;
 use fence::Fence;
@@ -36,16 +36,23 @@ pub(crate) enum Subject<'a> {
 impl Subject<'_> {
     /// Counts a call.
     pub(crate) fn count(self, counter: Counter) {
-        self.count_with(counter, None);
+        self.count_with(counter, 1, None);
+    }
+
+    /// Counts so many.
+    pub(crate) fn count_times(self, counter: Counter, times: u64) {
+        if times > 0 {
+            self.count_with(counter, times, None);
+        }
     }
 
     /// Counts a call that was refused as stale.
     pub(crate) fn count_stale(self, counter: Counter, fence: Fence, stored: Option<i64>) {
         let (at, fence, stored) = (session::now(), fence.get() as i64, stored.unwrap_or(NEVER_CLAIMED));
-        self.count_with(counter, Some(Stale { at, fence, stored }));
+        self.count_with(counter, 1, Some(Stale { at, fence, stored }));
     }
 
-    fn count_with(self, counter: Counter, stale: Option<Stale>) {
+    fn count_with(self, counter: Counter, times: u64, stale: Option<Stale>) {
         if !settings::tracks() {
             return;
         }
@@ -53,15 +60,15 @@ impl Subject<'_> {
         match self {
             Subject::Table(oid) => {
                 let key = SubjectKey { database, object: u64::from(oid.to_u32()) };
-                counters::count(SubjectKind::Table, key, counter, stale, &self);
+                counters::count(SubjectKind::Table, key, Count { counter, times, stale }, &self);
             }
             Subject::Guard(resource) => {
                 let key = SubjectKey { database, object: text::hash(resource.to_bytes()) };
-                counters::count(SubjectKind::Guard, key, counter, stale, &self);
+                counters::count(SubjectKind::Guard, key, Count { counter, times, stale }, &self);
             }
             Subject::Lock(name) => {
                 let key = SubjectKey { database, object: text::hash(name) };
-                counters::count(SubjectKind::Lock, key, counter, stale, &self);
+                counters::count(SubjectKind::Lock, key, Count { counter, times, stale }, &self);
             }
         }
     }

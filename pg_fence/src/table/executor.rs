@@ -6,12 +6,12 @@
 //! guard, so nothing in there may have a destructor.
 
 use crate::errors::Refused;
-use crate::server::catalog;
 use crate::server::raw;
 use crate::server::spi::Connection;
+use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, form};
+use crate::table::by_index::{ByIndex, keeps_order};
 use crate::table::running::{self, Before};
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
-use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_void};
 
 /// What a plan is run with.
@@ -24,45 +24,8 @@ pub(crate) struct Parameters<'a> {
     pub(crate) values: &'a [Option<Datum>],
 }
 
-/// The fields of the one row of an answer that are read, by their index, from 0.
-#[derive(Clone, Copy)]
-pub(crate) struct Wanted {
-    /// A bigint.
-    pub(crate) number: Option<usize>,
-    /// A text.
-    pub(crate) text: Option<usize>,
-    /// The other fields, as a row.
-    pub(crate) row: WantedRow,
-}
-
-/// What becomes of the fields of the row.
-#[derive(Clone, Copy)]
-pub(crate) enum WantedRow {
-    None,
-    /// All fields are added here, as they are.
-    Stored(*mut pg_sys::Tuplestorestate),
-    /// The fields from this index on become a value of a row type.
-    Formed {
-        first: usize,
-        /// The columns of the row type; the fields are those that were not dropped, in order.
-        descriptor: pg_sys::TupleDesc,
-    },
-}
-
-/// What a plan answered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
-    /// How many rows it reached.
-    pub(crate) rows: u64,
-    /// The number of the first row.
-    pub(crate) number: Option<i64>,
-    /// The text of the first row, in the memory context of the caller.
-    pub(crate) text: Option<Datum>,
-    /// The value that was formed of the first row, in the memory context of the caller.
-    pub(crate) row: Option<Datum>,
-}
-
-/// Runs a plan. `None` when a rule made something else of it than one statement.
+/// Runs a plan. `None` when a rule made something else of it than one statement, or when it would change many rows in
+/// another order than that in which they are given.
 ///
 /// # Safety
 ///
@@ -157,7 +120,9 @@ unsafe fn run_unguarded(
         planning.begin();
         let plan = raw::GetCachedPlan(source, parameters, owner, no_environment);
         planning.end();
-        let answered = only_statement(plan).map(|statement| {
+        let is_of_many = matches!(wanted.row, WantedRow::Each(_));
+        let statement = only_statement(plan).filter(|&statement| !is_of_many || keeps_order(statement));
+        let answered = statement.map(|statement| {
             raw::EnsurePortalSnapshotExists();
             // The statement sees what the transaction has done so far.
             raw::CommandCounterIncrement();
@@ -172,46 +137,6 @@ unsafe fn run_unguarded(
         raw::pfree(parameters.cast());
         pg_sys::error_context_stack = context.previous;
         answered
-    }
-}
-
-/// Lets the planner choose an index where there is one. A plan is kept, and what it was made for grows: a scan of a
-/// table with one row, or of one that a row-security policy looks into, would be kept for a million. Ends with an error
-/// too.
-#[derive(Default)]
-struct ByIndex {
-    before: Cell<Option<[bool; 3]>>,
-}
-
-impl ByIndex {
-    fn begin(&self) {
-        const BY_INDEX: [bool; 3] = [false, false, true];
-        // SAFETY: a backend has one thread.
-        unsafe {
-            self.before.set(Some([pg_sys::enable_seqscan, pg_sys::enable_bitmapscan, pg_sys::enable_indexscan]));
-        }
-        ByIndex::set(BY_INDEX);
-    }
-
-    fn end(&self) {
-        if let Some(before) = self.before.take() {
-            ByIndex::set(before);
-        }
-    }
-
-    fn set([sequential, bitmap, index]: [bool; 3]) {
-        // SAFETY: a backend has one thread. The settings themselves keep their values.
-        unsafe {
-            pg_sys::enable_seqscan = sequential;
-            pg_sys::enable_bitmapscan = bitmap;
-            pg_sys::enable_indexscan = index;
-        }
-    }
-}
-
-impl Drop for ByIndex {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -312,110 +237,5 @@ unsafe extern "C-unwind" fn add_statement(text: *mut c_void) {
     unsafe {
         raw::set_errcontext_domain(std::ptr::null());
         raw::errcontext_msg(c"SQL statement \"%s\"".as_ptr(), text);
-    }
-}
-
-/// Takes the first row of an answer.
-#[repr(C)]
-struct Receiver {
-    head: pg_sys::DestReceiver,
-    wanted: Wanted,
-    context: pg_sys::MemoryContext,
-    is_first: bool,
-    answered: Answered,
-}
-
-impl Receiver {
-    fn new(wanted: Wanted) -> Receiver {
-        let head = pg_sys::DestReceiver {
-            receiveSlot: Some(receive),
-            rStartup: Some(start),
-            rShutdown: Some(end),
-            rDestroy: Some(end),
-            mydest: pg_sys::CommandDest::DestNone,
-        };
-        // SAFETY: reading a variable of the backend.
-        let context = unsafe { pg_sys::CurrentMemoryContext };
-        let answered = Answered { rows: 0, number: None, text: None, row: None };
-        Receiver { head, wanted, context, is_first: true, answered }
-    }
-}
-
-unsafe extern "C-unwind" fn start(_receiver: *mut pg_sys::DestReceiver, _operation: c_int, _row: pg_sys::TupleDesc) {}
-
-unsafe extern "C-unwind" fn end(_receiver: *mut pg_sys::DestReceiver) {}
-
-unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver: *mut pg_sys::DestReceiver) -> bool {
-    const GO_ON: bool = true;
-    // SAFETY: the server passes the receiver that it was given and a row with the fields that are wanted.
-    unsafe {
-        let receiver = &mut *receiver.cast::<Receiver>();
-        if !std::mem::replace(&mut receiver.is_first, false) {
-            return GO_ON;
-        }
-        if let Some(index) = receiver.wanted.number {
-            load(slot, index as c_int + 1);
-            let is_null = *(*slot).tts_isnull.add(index);
-            receiver.answered.number = (!is_null).then(|| (*(*slot).tts_values.add(index)).value() as i64);
-        }
-        if let Some(index) = receiver.wanted.text {
-            load(slot, index as c_int + 1);
-            let executors = pg_sys::CurrentMemoryContext;
-            pg_sys::CurrentMemoryContext = receiver.context;
-            let copy = || Datum::from(raw::pg_detoast_datum_copy((*(*slot).tts_values.add(index)).cast_mut_ptr()));
-            receiver.answered.text = (!*(*slot).tts_isnull.add(index)).then(copy);
-            pg_sys::CurrentMemoryContext = executors;
-        }
-        match receiver.wanted.row {
-            WantedRow::None => {}
-            WantedRow::Stored(store) => raw::tuplestore_puttupleslot(store, slot),
-            WantedRow::Formed { first, descriptor } => {
-                load(slot, (*(*slot).tts_tupleDescriptor).natts);
-                let executors = pg_sys::CurrentMemoryContext;
-                pg_sys::CurrentMemoryContext = receiver.context;
-                let (values, nulls) = ((*slot).tts_values.add(first), (*slot).tts_isnull.add(first));
-                receiver.answered.row = Some(form_unguarded(descriptor, values, nulls));
-                pg_sys::CurrentMemoryContext = executors;
-            }
-        }
-        GO_ON
-    }
-}
-
-/// Makes the first fields of a row readable.
-unsafe fn load(slot: *mut pg_sys::TupleTableSlot, count: c_int) {
-    // SAFETY: the row has so many fields.
-    unsafe {
-        if c_int::from((*slot).tts_nvalid) < count {
-            raw::slot_getsomeattrs_int(slot, count);
-        }
-    }
-}
-
-/// A value of a row type, in the current memory context, from a field for each of its columns that was not dropped.
-///
-/// # Safety
-///
-/// There are as many values and marks of null as there are such columns, each of the column's type.
-unsafe fn form(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
-    // SAFETY: as the caller promises; the closure holds nothing to drop.
-    unsafe { pg_guard_ffi_boundary(|| form_unguarded(descriptor, values, nulls)) }
-}
-
-unsafe fn form_unguarded(descriptor: pg_sys::TupleDesc, values: *const Datum, nulls: *const bool) -> Datum {
-    // SAFETY: see `form`. The server copies the fields, also those that lie outside of their row.
-    unsafe {
-        let count = usize::try_from((*descriptor).natts).unwrap_or(0);
-        let all_values = raw::palloc(count * size_of::<Datum>()).cast::<Datum>();
-        let all_nulls = raw::palloc(count * size_of::<bool>()).cast::<bool>();
-        let mut field = 0;
-        for n in 0..count {
-            let is_dropped = (*catalog::attribute(descriptor, n as c_int)).attisdropped;
-            *all_nulls.add(n) = is_dropped || *nulls.add(field);
-            *all_values.add(n) = if is_dropped { Datum::null() } else { *values.add(field) };
-            field += usize::from(!is_dropped);
-        }
-        let tuple = raw::heap_form_tuple(descriptor, all_values, all_nulls);
-        raw::HeapTupleHeaderGetDatum((*tuple).t_data)
     }
 }

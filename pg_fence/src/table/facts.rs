@@ -32,6 +32,7 @@ pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
         alias.push(b'_');
     }
     let is_partitioned = relation.kind() == pg_sys::RELKIND_PARTITIONED_TABLE;
+    let is_distributed = distributed::is_distributed(oid)?;
     let table = Table {
         oid,
         name,
@@ -40,7 +41,8 @@ pub(crate) fn read(oid: Oid) -> Result<Table, Refused> {
         is_partitioned,
         can_change_writes: is_partitioned || relation.has_rules() || relation.has_triggers_before_updates(),
         may_be_protected: is_partitioned || relation.has_triggers_after_writes(),
-        has_writers: (is_partitioned || relation.is_heap()) && !distributed::is_distributed(oid)?,
+        has_writers: (is_partitioned || relation.is_heap()) && !is_distributed,
+        takes_many: !is_partitioned && !relation.has_rules() && !is_distributed,
         has_all_columns: columns.len() == relation.column_count(),
         columns,
         key,

@@ -1,5 +1,8 @@
 //! A table as the catalogs describe it, and the prepared statements that run against it.
 
+pub(crate) mod answer;
+pub(crate) mod batch;
+pub(crate) mod by_index;
 pub(crate) mod distributed;
 pub(crate) mod executor;
 pub(crate) mod facts;

@@ -3,14 +3,14 @@
 //! Not how it is made and run (`plans`).
 
 use crate::server::spi::Prepared;
-use crate::table::verb::{Answer, Verb};
+use crate::table::verb::{Answer, Source, Verb};
 use pgrx::pg_sys::Oid;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What a statement does, what it answers, the number of its fence column, and that of the column of its owner, with
-/// whether an owner is a parameter.
-pub(crate) type Head = (Verb, Answer, i16, Option<(i16, bool)>);
+/// What a statement does, what it answers, the number of its fence column, that of the column of its owner, with whether an
+/// owner is a parameter, and where its values are.
+pub(crate) type Head = (Verb, Answer, i16, Option<(i16, bool)>, Source);
 
 /// The plans of a table's statements.
 #[derive(Default)]
@@ -19,8 +19,10 @@ pub(crate) struct Plans(pub(crate) RefCell<Vec<Rc<Plan>>>);
 /// A prepared statement.
 pub(crate) struct Plan {
     pub(crate) prepared: Prepared,
-    /// The types of its parameters: the key's come first.
+    /// The types of its parameters.
     pub(crate) types: Vec<Oid>,
+    /// The types of its key's values.
+    pub(crate) key_types: Vec<Oid>,
     /// What sets its statement apart from others on the table, with those types and the columns of the patch.
     pub(crate) head: Head,
     pub(crate) columns: Vec<i16>,
@@ -78,6 +80,6 @@ impl Plan {
         self.head == head
             && self.columns.len() == columns.len()
             && self.columns.iter().zip(columns).all(|(&known, number)| known == number)
-            && self.types.iter().zip(types).all(|(&known, value_type)| known == value_type)
+            && self.key_types.iter().zip(types).all(|(&known, value_type)| known == value_type)
     }
 }

@@ -4,14 +4,16 @@
 //! The server re-plans by itself when a table changes; `tables` drops the plans whose text no longer fits.
 
 use crate::errors::Refused;
-use crate::server::call::Rows;
+use crate::server::rows::Rows;
 use crate::server::spi::{Connection, Planning};
 use crate::server::types::{self, Value};
-use crate::table::executor::{self, Parameters, Wanted, WantedRow};
+use crate::table::answer::{EachRow, Reached, RowStore, Wanted, WantedRow};
+use crate::table::batch::Batch;
+use crate::table::executor::{self, Parameters};
 use crate::table::plan::{Head, Plan};
 use crate::table::statement::Statement;
 use crate::table::tables;
-use crate::table::verb::Answer;
+use crate::table::verb::{Answer, Source};
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -93,6 +95,34 @@ impl Outcome {
     }
 }
 
+/// Runs a statement on the rows of a batch, in their order. The parameters are the owner and the values of a patch that serve
+/// all. Every
+/// row that is reached is noted, and added to these if the statement answers rows. Answers whether it was run: not if the
+/// planner would take the rows in another order.
+pub(crate) fn run_many(
+    statement: &Statement,
+    batch: &Rc<Batch>,
+    parameters: &Values,
+    rows: Option<&Rows>,
+    reached: &mut Vec<Reached>,
+) -> Result<bool, Refused> {
+    let plan = plan(statement)?;
+    let store = rows.map(RowStore::of);
+    let (fence, owner, life) = (statement.answers_fence(), statement.answers_owner(), statement.answers_life());
+    let mut each = EachRow { fence, owner, life, store, reached };
+    let parameters = Parameters { table: statement.table.oid, types: &plan.types, values: parameters };
+    let _given = batch.give();
+    // SAFETY: there are as many values as the plan has parameters, each of the parameter's type; the statement answers
+    // the number of the row, then the fence as a bigint, its owner and whether the version is of this life where it answers these,
+    // and then the fields of the row, where it answers them.
+    let answered = unsafe {
+        let wanted = Wanted { number: None, text: None, row: WantedRow::Each(&raw mut each) };
+        executor::run(plan.prepared.source(), &parameters, wanted)
+    };
+    tables::used_plan(statement.table, &plan, plan.grown_by());
+    Ok(answered.is_some())
+}
+
 fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
     let plans = &statement.table.plans.0;
     if let Some(plan) =
@@ -107,14 +137,21 @@ fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
 }
 
 fn prepare(statement: &Statement) -> Result<Plan, Refused> {
-    let mut types: Vec<Oid> = value_types(statement).collect();
-    if statement.verb.takes_fence() {
-        types.push(pg_sys::INT8OID);
+    let key_types: Vec<Oid> = value_types(statement).collect();
+    let patch = statement.patch.iter().map(|column| column.type_oid);
+    let owner = statement.takes_owner().then_some(pg_sys::TEXTOID);
+    let mut types: Vec<Oid> = match statement.source {
+        Source::Parameters => {
+            let fence = statement.verb.takes_fence().then_some(pg_sys::INT8OID);
+            key_types.iter().copied().chain(fence).chain(owner).chain(patch).collect()
+        }
+        Source::Given => owner.into_iter().collect(),
+        Source::GivenKeys => owner.into_iter().chain(patch).collect(),
+    };
+    if statement.is_of_many() {
+        let patch = statement.patch.iter().map(|column| column.type_oid);
+        key_types.iter().copied().chain(patch).for_each(|type_oid| statement.table.depends_on_type(type_oid));
     }
-    if statement.takes_owner() {
-        types.push(pg_sys::TEXTOID);
-    }
-    types.extend(statement.patch.iter().map(|column| column.type_oid));
     // A look-up by primary key has one good plan, so it need not be planned for each of the first values. In a
     // partitioned table the value decides which partitions are opened and locked; one plan for all would wait for the
     // maintenance of any of them.
@@ -124,12 +161,12 @@ fn prepare(statement: &Statement) -> Result<Plan, Refused> {
     connection.close()?;
     let (head, columns) = (head(statement), columns(statement).collect());
     let (used, generation, bytes) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    Ok(Plan { prepared, types, head, columns, used, generation, bytes })
+    Ok(Plan { prepared, types, key_types, head, columns, used, generation, bytes })
 }
 
 fn head(statement: &Statement) -> Head {
     let owner = statement.owner.map(|owner| (owner.column.number, owner.given.is_some()));
-    (statement.verb, statement.answer, statement.fence.number, owner)
+    (statement.verb, statement.answer, statement.fence.number, owner, statement.source)
 }
 
 fn value_types(statement: &Statement) -> impl Iterator<Item = Oid> {

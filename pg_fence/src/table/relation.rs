@@ -27,6 +27,9 @@ pub(crate) struct Table {
     /// Whether a BEFORE trigger or a rule can make something else of a write, so that its result must be checked. A
     /// partition can have triggers of its own.
     pub(crate) can_change_writes: bool,
+    /// Whether a change of many rows can be one statement: not where a rule makes something else of it, where another
+    /// server runs it, or where it would lock partitions that it does not write.
+    pub(crate) takes_many: bool,
     /// Whether it can have the triggers of a protected table; those of a partitioned table may be on partitions alone.
     pub(crate) may_be_protected: bool,
     /// Whether its versions say which transaction has written them, so that it can be asked whether they are of this life
@@ -157,6 +160,14 @@ impl Table {
         }
         for &type_oid in types {
             self.depends_on(TYPES, type_oid);
+        }
+    }
+
+    /// Notes that the text of this table's statements names a type.
+    pub(crate) fn depends_on_type(&self, type_oid: Oid) {
+        self.depends_on(TYPES, type_oid);
+        if let Some(schema) = types::schema_of(type_oid) {
+            self.depends_on(SCHEMAS, schema);
         }
     }
 

@@ -1,16 +1,20 @@
-//! The SQL of one change of one row.
+//! The SQL of one change of one row, or of the same change of many rows.
 //!
 //! Every name is quoted and qualified, every operator and type is the catalog's own, so neither the search path nor
 //! temporary objects can change what a statement means. Every function in it is immutable, but the one that asks for the life
 //! of the server, which is not asked of a distributed table. The comparison of fences and owners follows from the rule in
-//! `fence`. Parameters: the key's values, then the fence, the owner if the caller says one, and the patch's values.
+//! `fence`. Parameters: the key's values, then the fence, the owner if the caller says one, and the patch's values. A change
+//! of many rows has them in the rows of `given()` (see `batch`), one for each, and as parameters only what serves all: the
+//! owner, and the values of a patch.
 
 use crate::server::catalog;
 use crate::server::operators;
+use crate::server::types;
+use crate::table::batch;
 use crate::table::fit::Fit;
 use crate::table::owner::Owner;
 use crate::table::relation::{Column, Table};
-use crate::table::verb::{Answer, Verb};
+use crate::table::verb::{Answer, Source, Verb};
 use fence::resource::Accepts;
 use pg_forms::{Identifier, Parameter, joined, text};
 
@@ -26,10 +30,13 @@ pub(crate) struct Statement<'a> {
     pub(crate) verb: Verb,
     pub(crate) answer: Answer,
     pub(crate) patch: &'a [&'a Column],
+    pub(crate) source: Source,
 }
 
 /// What a write answers in place of the fence where another owner has come to be stored. It is no fence.
 pub(crate) const OWNER_CHANGED: i64 = i64::MIN;
+/// The name of the rows of `given()`; a table's begins otherwise.
+const GIVEN: &str = "given";
 
 impl Statement<'_> {
     /// The text of the statement.
@@ -38,15 +45,37 @@ impl Statement<'_> {
         let target = text![only, self.table.qualified_name(), " AS ", Identifier(&self.table.alias)];
         let (found, answered) = (self.condition(), self.answered());
         let returning = if answered.is_empty() { Vec::new() } else { text![" RETURNING ", &answered[..]] };
+        let given = |word: &str| if self.is_of_many() { text![word, self.given()] } else { Vec::new() };
         match self.verb {
-            Verb::Read => text!["SELECT ", answered, " FROM ", target, " WHERE ", found],
+            Verb::Read => text!["SELECT ", answered, " FROM ", target, given(", "), " WHERE ", found],
             Verb::Lock => text!["SELECT ", answered, " FROM ", target, " WHERE ", found, " FOR NO KEY UPDATE"],
-            Verb::Delete => text!["DELETE FROM ", target, " WHERE ", found, returning],
+            Verb::Delete => text!["DELETE FROM ", target, given(" USING "), " WHERE ", found, returning],
             Verb::Insert => text!["INSERT INTO ", self.inserted(), returning],
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => {
-                text!["UPDATE ", target, " SET ", self.assignments(), " WHERE ", found, returning]
+                text!["UPDATE ", target, " SET ", self.assignments(), given(" FROM "), " WHERE ", found, returning]
             }
         }
+    }
+
+    /// Whether it changes or reads many rows.
+    pub(crate) fn is_of_many(&self) -> bool {
+        self.source != Source::Parameters
+    }
+
+    /// Whether a read answers if the version is of this life, for what relies on a claim.
+    pub(crate) fn answers_life(&self) -> bool {
+        self.is_of_many() && self.verb == Verb::Read && self.table.has_writers
+    }
+
+    /// The rows of `given()`, with the names and the types of their fields.
+    fn given(&self) -> Vec<u8> {
+        let function = text![Identifier(catalog::INTERNALS), ".", Identifier(batch::FUNCTION), "()"];
+        let keys = self.fits.iter().enumerate().map(|(n, fit)| text!["k", n + 1, " ", types::sql_name(fit.value_type)]);
+        let patch = if self.source == Source::Given { self.patch } else { &[] };
+        let patch =
+            patch.iter().enumerate().map(|(n, column)| text!["v", n + 1, " ", types::sql_name(column.type_oid)]);
+        let numbers = ["n", "f"].into_iter().map(|name| text![name, " pg_catalog.int8"]);
+        text![function, " AS ", GIVEN, "(", joined(numbers.chain(keys).chain(patch), ", "), ")"]
     }
 
     /// Whether it answers the fence as it is stored afterwards, before the row. A write does not need to where nothing
@@ -74,13 +103,36 @@ impl Statement<'_> {
         Statement { verb, answer: Answer::Fence, patch: &[], ..self }
     }
 
-    fn fence_parameter(&self) -> usize {
-        self.fits.len() + 1
+    /// The value of a column of the key.
+    fn key_value(&self, n: usize) -> Vec<u8> {
+        if self.is_of_many() { text![GIVEN, ".k", n + 1] } else { text![Parameter(n + 1)] }
+    }
+
+    fn fence_value(&self) -> Vec<u8> {
+        if self.is_of_many() { text![GIVEN, ".f"] } else { text![Parameter(self.fits.len() + 1)] }
+    }
+
+    /// The value of a column of the patch.
+    fn patch_value(&self, n: usize) -> Vec<u8> {
+        match self.source {
+            Source::Parameters | Source::GivenKeys => text![Parameter(self.first_of_patch() + n)],
+            Source::Given => text![GIVEN, ".v", n + 1],
+        }
+    }
+
+    /// The owner, where the caller says one.
+    fn owner_value(&self) -> Vec<u8> {
+        text![Parameter(self.first_of_all())]
+    }
+
+    /// The number of the first parameter that a change of many rows has, too.
+    fn first_of_all(&self) -> usize {
+        if self.is_of_many() { 1 } else { self.fits.len() + 2 }
     }
 
     /// The number of the patch's first parameter.
     fn first_of_patch(&self) -> usize {
-        self.fence_parameter() + 1 + usize::from(self.takes_owner())
+        self.first_of_all() + usize::from(self.takes_owner())
     }
 
     fn column(&self, column: &Column) -> Vec<u8> {
@@ -95,7 +147,7 @@ impl Statement<'_> {
                 self.column(column),
                 column.type_oid,
                 fit.operator,
-                text![Parameter(n + 1)],
+                self.key_value(n),
                 fit.value_type,
             )
         });
@@ -108,10 +160,17 @@ impl Statement<'_> {
         let Some(step) = self.verb.step() else {
             return keys;
         };
-        let (stored, fence) = (self.column(self.fence), Parameter(self.fence_parameter()));
+        let (stored, fence) = (self.column(self.fence), self.fence_value());
+        let fence = &fence[..];
         let in_life = self.in_life();
         let owned = self.owner.map_or_else(Vec::new, |owner| text![" AND ", self.is_owned(owner)]);
         match step.accepts() {
+            // Not as an equality: the planner could take an index of the fences for the search then, of which many rows
+            // have the same.
+            Accepts::Exactly if self.is_of_many() => {
+                let (least, most) = (" OPERATOR(pg_catalog.>=) ", " OPERATOR(pg_catalog.<=) ");
+                text![keys, " AND ", &stored[..], least, fence, " AND ", &stored[..], most, fence, owned, in_life]
+            }
             Accepts::Exactly => text![keys, " AND ", stored, " OPERATOR(pg_catalog.=) ", fence, owned, in_life],
             // A stamp that is newer relies on no claim, and replaces the owner.
             Accepts::AtMost if !in_life.is_empty() || !owned.is_empty() => {
@@ -185,7 +244,7 @@ impl Statement<'_> {
     }
 
     fn has_owner(&self, owner: Owner) -> Vec<u8> {
-        text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ", Parameter(self.fence_parameter() + 1)]
+        text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ", self.owner_value()]
     }
 
     /// The stored owner, to be compared by its bytes.
@@ -207,22 +266,21 @@ impl Statement<'_> {
     fn assignments(&self) -> Vec<u8> {
         let stamp = match self.verb {
             Verb::Update => None,
-            _ => Some(text![Identifier(&self.fence.name), " = ", Parameter(self.fence_parameter())]),
+            _ => Some(text![Identifier(&self.fence.name), " = ", self.fence_value()]),
         };
         let owner = self.owner.filter(|_| stamp.is_some()).map(|owner| {
             let nobody = nobody_in(owner.column);
             match self.takes_owner() {
-                true => text![Identifier(&owner.column.name), " = ", Parameter(self.fence_parameter() + 1)],
+                true => text![Identifier(&owner.column.name), " = ", self.owner_value()],
                 false => text![Identifier(&owner.column.name), " = ", nobody],
             }
         });
         let stamp = stamp.into_iter().chain(owner);
-        let first = self.first_of_patch();
         let patch = self
             .patch
             .iter()
             .enumerate()
-            .map(|(n, column)| text![Identifier(&column.name), " = ", Parameter(first + n)]);
+            .map(|(n, column)| text![Identifier(&column.name), " = ", self.patch_value(n)]);
         joined(stamp.chain(patch), ", ")
     }
 
@@ -238,7 +296,11 @@ impl Statement<'_> {
         });
         let owner = self.owner.filter(|_| self.answers_owner());
         let owner = owner.map(|owner| text![self.column(owner.column), "::pg_catalog.text"]);
-        joined(fence.into_iter().chain(owner).chain(row), ", ")
+        let number = self.is_of_many().then(|| text![GIVEN, ".n"]);
+        let life = self
+            .answers_life()
+            .then(|| text![Identifier(catalog::INTERNALS), ".in_life(", Identifier(&self.table.alias), ".xmin)"]);
+        joined(number.into_iter().chain(fence).chain(owner).chain(life).chain(row), ", ")
     }
 }
 

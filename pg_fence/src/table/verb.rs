@@ -1,4 +1,4 @@
-//! What a statement does to a row, and what it answers.
+//! What a statement does to a row, what it answers, and where it has its values.
 
 use fence::resource::Step;
 
@@ -31,6 +31,17 @@ pub(crate) enum Answer {
     /// The row's fields, one by one. What is made of them is made outside of the statement: a function in it would have
     /// to be immutable where the statement runs on another server, as it does on a distributed table.
     Row,
+}
+
+/// Where a statement has its values.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// In its parameters: it is a change of one row.
+    Parameters,
+    /// In the rows of `given()`: it is a change of many.
+    Given,
+    /// The same, but one patch for all is in its parameters.
+    GivenKeys,
 }
 
 impl Verb {
