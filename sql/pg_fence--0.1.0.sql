@@ -2346,6 +2346,21 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_use(bigint) IS
 'Lets plain SQL of this transaction write those rows of protected tables that carry this fence. Returns the fence.';
 
+CREATE FUNCTION fence_forget_deletions(
+    target regclass,
+    older_than interval
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_forget_deletions'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_forget_deletions(regclass, interval) IS
+'Forgets the remembered deletions that are older, and returns how many. For the owner of the table.';
+
 -- The conditions of the triggers. Each is given all by which a write of a row can be judged, so that a dump of today's
 -- triggers fits later versions: the table (the partition), the place of the row, the transaction that wrote its version,
 -- the fence, and the owner of the fence where the table keeps one.
@@ -2404,6 +2419,58 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) IS
 'Condition of the triggers that fence_protect() makes.';
 
+CREATE FUNCTION fence_internals.refuses_unfenced_insert(
+    relation oid,
+    row_id tid,
+    new_fence bigint,
+    new_owner text
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_refuses_unfenced_insert'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.refuses_unfenced_insert(oid, tid, bigint, text) IS
+'Condition of the triggers that fence_protect() makes for inserts => ''fenced''.';
+
+-- The conditions of the triggers that remember deletions name what these read: the table of the deletions, the fence and the
+-- key. So no other record is needed, and none of it can be dropped or altered under them.
+CREATE FUNCTION fence_internals.has_key(
+    deletions regclass,
+    fence bigint,
+    VARIADIC key "any"
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_has_key'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.has_key(regclass, bigint, VARIADIC "any") IS
+'Condition of the triggers that fence_protect() makes for deletes => ''remembered''.';
+
+CREATE FUNCTION fence_internals.changes_key(
+    deletions regclass,
+    old_fence bigint,
+    new_fence bigint,
+    VARIADIC keys "any"
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'pg_fence_changes_key'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.changes_key(regclass, bigint, bigint, VARIADIC "any") IS
+'Condition of the triggers that fence_protect() makes for deletes => ''remembered''.';
+
 -- A condition of the statements of row functions. It follows the comparison of the key and the fence, which cost less.
 CREATE FUNCTION fence_internals.given()
 RETURNS SETOF record
@@ -2445,6 +2512,18 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.refuse() IS
 'Refuses a write: the triggers that fence_protect() makes.';
 
+CREATE FUNCTION fence_internals.remember()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'pg_fence_remember'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.remember() IS
+'Remembers a deletion, and refuses a new row whose key a newer fence has deleted: the triggers that fence_protect() makes for deletes => ''remembered''.';
+
 CREATE FUNCTION fence_internals.keep_newer()
 RETURNS trigger
 AS 'MODULE_PATHNAME', 'pg_fence_keep_newer'
@@ -2472,6 +2551,39 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) IS
 'The number of the fence column in the condition of a trigger that fence_protect() made, else NULL.';
 
+CREATE FUNCTION fence_internals.trigger_inserts(
+    condition pg_node_tree,
+    kind smallint
+)
+RETURNS text
+AS 'MODULE_PATHNAME', 'pg_fence_trigger_inserts'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.trigger_inserts(pg_node_tree, smallint) IS
+'Which new rows a trigger on INSERT admits that fence_protect() made, plain or fenced, else NULL.';
+
+CREATE FUNCTION fence_internals.trigger_deletions(
+    condition pg_node_tree,
+    kind smallint,
+    OUT deletions regclass,
+    OUT fence smallint,
+    OUT key text
+)
+RETURNS record
+AS 'MODULE_PATHNAME', 'pg_fence_trigger_deletions'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.trigger_deletions(pg_node_tree, smallint) IS
+'The table, and the numbers of the columns, that the condition of a trigger names which remembers deletions.';
+
 CREATE VIEW fence_protected AS
 WITH RECURSIVE ours AS (
     SELECT
@@ -2489,6 +2601,7 @@ WITH RECURSIVE ours AS (
         t.tgenabled OPERATOR(pg_catalog.=) 'D'::pg_catalog."char" AS is_disabled,
         -- Row triggers have the condition on the fence column, the others none; none is for some columns only.
         fence_internals.trigger_column(t.tgqual, t.tgtype) AS fence_attnum,
+        fence_internals.trigger_inserts(t.tgqual, t.tgtype) AS inserts,
         pg_catalog.cardinality(t.tgattr::smallint[]) OPERATOR(pg_catalog.=) 0
             AND (pg_catalog.mod(t.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1)
                 OPERATOR(pg_catalog.=) (fence_internals.trigger_column(t.tgqual, t.tgtype) IS NOT NULL)
@@ -2520,6 +2633,29 @@ keeping (tgrelid, tgname, problem, fence_attnum) AS (
         fence_internals.trigger_column(t.tgqual, t.tgtype)
     FROM pg_catalog.pg_trigger AS t
     WHERE t.tgfoid OPERATOR(pg_catalog.=) 'fence_internals.keep_newer()'::pg_catalog.regprocedure::pg_catalog.oid
+),
+-- The triggers that remember deletions.
+remembering AS (
+    SELECT
+        t.tgrelid,
+        t.tgtype,
+        r.deletions,
+        r.fence,
+        r.key,
+        CASE
+            WHEN t.tgenabled OPERATOR(pg_catalog.=) 'D'::pg_catalog."char" THEN ' is disabled'::pg_catalog.text
+            WHEN (t.tgenabled OPERATOR(pg_catalog.=) 'O'::pg_catalog."char"
+                    AND pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.=) 'replica')
+                OR (t.tgenabled OPERATOR(pg_catalog.=) 'R'::pg_catalog."char"
+                    AND pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.<>) 'replica')
+                THEN ' does not fire at this session_replication_role'
+            WHEN r.deletions IS NULL OR pg_catalog.cardinality(t.tgattr::smallint[]) OPERATOR(pg_catalog.<>) 0
+                THEN ' is not as fence_protect() makes it'
+        END AS problem,
+        t.tgname
+    FROM pg_catalog.pg_trigger AS t
+    CROSS JOIN LATERAL fence_internals.trigger_deletions(t.tgqual, t.tgtype) AS r
+    WHERE t.tgfoid OPERATOR(pg_catalog.=) 'fence_internals.remember()'::pg_catalog.regprocedure::pg_catalog.oid
 ),
 -- What pg_trigger.tgtype says of each trigger that is needed, and of which kinds of relations.
 needed (place, what, tgtype, relkinds) AS (
@@ -2583,6 +2719,62 @@ SELECT
         WHERE k.tgrelid OPERATOR(pg_catalog.=) c.oid
             AND (k.problem IS NOT NULL OR NOT COALESCE(k.fence_attnum OPERATOR(pg_catalog.=) a.attnum, false))
         ORDER BY k.tgname
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT pg_catalog.concat(
+            'remembered ',
+            n.what,
+            ': ',
+            COALESCE(
+                (
+                    SELECT pg_catalog.string_agg(
+                        pg_catalog.concat(
+                            'trigger ',
+                            pg_catalog.quote_ident(r.tgname::pg_catalog.text),
+                            COALESCE(r.problem, ' is not as fence_protect() makes it')
+                        ),
+                        ', ' ORDER BY r.tgname
+                    )
+                    FROM remembering AS r
+                    WHERE r.tgrelid OPERATOR(pg_catalog.=) c.oid
+                        AND r.tgtype OPERATOR(pg_catalog.=) n.tgtype
+                ),
+                'no trigger'
+            )
+        )
+        FROM needed AS n
+        WHERE n.what OPERATOR(pg_catalog.<>) 'TRUNCATE'
+            AND pg_catalog.strpos(n.relkinds, c.relkind::pg_catalog.text) OPERATOR(pg_catalog.>) 0
+            AND d.is_remembered
+            AND NOT EXISTS (
+                SELECT
+                FROM remembering AS r
+                WHERE r.tgrelid OPERATOR(pg_catalog.=) c.oid
+                    AND r.tgtype OPERATOR(pg_catalog.=) n.tgtype
+                    AND r.problem IS NULL
+                    AND r.fence OPERATOR(pg_catalog.=) a.attnum
+                    AND r.deletions::pg_catalog.oid OPERATOR(pg_catalog.=) d.deletions
+            )
+        ORDER BY n.place
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT pg_catalog.concat('remembered: table ', d.deletions::pg_catalog.regclass, ' does not belong to the owner of the table')
+        FROM pg_catalog.pg_class AS o
+        WHERE o.oid OPERATOR(pg_catalog.=) d.deletions
+            AND o.relowner OPERATOR(pg_catalog.<>) (
+                SELECT t.relowner
+                FROM pg_catalog.pg_class AS t
+                WHERE t.oid OPERATOR(pg_catalog.=) COALESCE(pg_catalog.pg_partition_root(c.oid)::pg_catalog.oid, c.oid)
+            )
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT 'remembered: the primary key has other columns'::pg_catalog.text
+        WHERE d.is_remembered
+            AND NOT EXISTS (
+                SELECT
+                FROM pg_catalog.pg_index AS i
+                JOIN remembering AS r ON r.tgrelid OPERATOR(pg_catalog.=) i.indrelid
+                WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid
+                    AND i.indisprimary
+                    AND r.key OPERATOR(pg_catalog.=) pg_catalog.array_to_string((i.indkey::smallint[])[0:i.indnkeyatts - 1], ' ')
+            )
     ) OPERATOR(pg_catalog.||) CASE
         WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'::pg_catalog.text]
         ELSE ARRAY[]::pg_catalog.text[]
@@ -2600,12 +2792,36 @@ SELECT
     CASE
         WHEN EXISTS (SELECT FROM keeping AS k WHERE k.tgrelid OPERATOR(pg_catalog.=) c.oid) THEN 'newest'::pg_catalog.text
         ELSE 'plain'
-    END AS replicated
+    END AS replicated,
+    CASE
+        WHEN EXISTS (
+            SELECT
+            FROM ours AS o
+            WHERE o.inserts OPERATOR(pg_catalog.=) 'fenced'
+                AND (
+                    o.tgrelid OPERATOR(pg_catalog.=) c.oid
+                    OR o.tgrelid OPERATOR(pg_catalog.=) ANY (
+                        ARRAY(SELECT p.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(c.oid) AS p)
+                    )
+                )
+        ) THEN 'fenced'::pg_catalog.text
+        ELSE 'plain'
+    END AS inserts,
+    CASE WHEN d.is_remembered THEN 'remembered'::pg_catalog.text ELSE 'plain' END AS deletes,
+    d.deletions::pg_catalog.regclass AS deletions
 FROM member AS m
 JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) m.relid
 JOIN fence_column AS f ON f.relid OPERATOR(pg_catalog.=) m.relid
 LEFT JOIN pg_catalog.pg_attribute AS a
-    ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.=) f.attnum;
+    ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.=) f.attnum
+-- The table that most of them name, as with the column.
+CROSS JOIN LATERAL (
+    SELECT
+        pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS is_remembered,
+        pg_catalog.mode() WITHIN GROUP (ORDER BY r.deletions::pg_catalog.oid) AS deletions
+    FROM remembering AS r
+    WHERE r.tgrelid OPERATOR(pg_catalog.=) c.oid
+) AS d;
 
 COMMENT ON VIEW fence_protected IS
 'Every protected table and every partition and child of one, with all that leaves it open.';
@@ -2621,6 +2837,15 @@ COMMENT ON COLUMN fence_protected.may_open IS
 
 COMMENT ON COLUMN fence_protected.replicated IS
 'What becomes of an update that logical replication applies: newest, the row with the newer fence stays; plain, it is applied.';
+
+COMMENT ON COLUMN fence_protected.inserts IS
+'Which new rows pass: fenced, those that carry a fence in use; plain, those without a fence too.';
+
+COMMENT ON COLUMN fence_protected.deletes IS
+'What becomes of a deletion: remembered, no older fence inserts its key again; plain, nothing.';
+
+COMMENT ON COLUMN fence_protected.deletions IS
+'The table in which deletions are remembered; NULL when they are not.';
 
 CREATE FUNCTION fence_internals.stat(
     OUT kind text,
@@ -2894,6 +3119,7 @@ GRANT EXECUTE ON FUNCTION fence_life() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_protect(regclass, name, text, text, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_unprotect(regclass) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_use(bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_forget_deletions(regclass, interval) TO PUBLIC;
 GRANT SELECT ON fence_protected TO PUBLIC;
 
 GRANT USAGE ON SCHEMA fence_internals TO PUBLIC;
@@ -2901,10 +3127,16 @@ GRANT EXECUTE ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, 
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_insert(oid, tid, bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.given() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.refuses_unfenced_insert(oid, tid, bigint, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.has_key(regclass, bigint, VARIADIC "any") TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.changes_key(regclass, bigint, bigint, VARIADIC "any") TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.in_life(xid) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.keep_newer() TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.remember() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.trigger_inserts(pg_node_tree, smallint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.trigger_deletions(pg_node_tree, smallint) TO PUBLIC;
 
 -- Nobody else is granted fence_new_life(): it is of all databases of the server, where every holder has to claim again.
 

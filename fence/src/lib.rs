@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod deletion;
 mod fence;
 pub mod life;
 pub mod lock;

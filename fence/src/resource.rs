@@ -200,6 +200,11 @@ pub enum PlainWrite {
         /// The fence after.
         new: Option<i64>,
     },
+    /// Makes it where no row begins without a claim.
+    FencedInsert {
+        /// The fence after.
+        new: Option<i64>,
+    },
 }
 
 impl PlainWrite {
@@ -216,7 +221,8 @@ impl PlainWrite {
             PlainWrite::Insert { new: None | Some(NEVER_CLAIMED) } => true,
             PlainWrite::Update { old: fence, .. }
             | PlainWrite::Delete { old: fence }
-            | PlainWrite::Insert { new: fence } => judge_plain(fence, declared) == PlainVerdict::Accepted,
+            | PlainWrite::Insert { new: fence }
+            | PlainWrite::FencedInsert { new: fence } => judge_plain(fence, declared) == PlainVerdict::Accepted,
         }
     }
 }
@@ -354,6 +360,11 @@ mod tests {
         for new in [6, 8, -7] {
             assert!(!is_accepted(PlainWrite::Insert { new: Some(new) }));
         }
+        for new in [None, Some(0), Some(6), Some(8), Some(-7)] {
+            assert!(!is_accepted(PlainWrite::FencedInsert { new }));
+        }
+        assert!(is_accepted(PlainWrite::FencedInsert { new: Some(7) }));
+        assert!(!PlainWrite::FencedInsert { new: Some(7) }.relies_on_claim());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 use crate::lease::{acquire, holder, operators, wake, watch};
+use crate::protect::deletions;
 use crate::protect::functions;
 use crate::protect::passes;
 use crate::protect::refuse;
@@ -46,6 +47,7 @@ pub extern "C-unwind" fn _PG_init() {
         settings::define();
         tables::watch_changes();
         passes::watch_transactions();
+        deletions::watch_changes();
         memory::reserve();
         lease::watch_changes();
         wake::watch_transactions();
@@ -131,6 +133,13 @@ sql_functions! {
     pg_fence_refuses_update, pg_finfo_pg_fence_refuses_update => functions::refuses_update;
     pg_fence_refuses_delete, pg_finfo_pg_fence_refuses_delete => functions::refuses_delete;
     pg_fence_refuses_insert, pg_finfo_pg_fence_refuses_insert => functions::refuses_insert;
+    pg_fence_refuses_unfenced_insert, pg_finfo_pg_fence_refuses_unfenced_insert => functions::refuses_unfenced_insert;
+    pg_fence_has_key, pg_finfo_pg_fence_has_key => deletions::has_key;
+    pg_fence_changes_key, pg_finfo_pg_fence_changes_key => deletions::changes_key;
+    pg_fence_remember, pg_finfo_pg_fence_remember => deletions::remember;
+    pg_fence_forget_deletions, pg_finfo_pg_fence_forget_deletions => deletions::fence_forget_deletions, refuse_on_standby;
+    pg_fence_trigger_inserts, pg_finfo_pg_fence_trigger_inserts => refuse::trigger_inserts;
+    pg_fence_trigger_deletions, pg_finfo_pg_fence_trigger_deletions => deletions::trigger_deletions;
     pg_fence_life, pg_finfo_pg_fence_life => life::fence_life, refuse_on_standby;
     pg_fence_new_life, pg_finfo_pg_fence_new_life => life::fence_new_life, refuse_on_standby;
     pg_fence_given, pg_finfo_pg_fence_given => batch::given;

@@ -775,7 +775,7 @@ def test_an_argument_that_is_left_out_keeps_what_the_triggers_have(acct):
 def test_an_option_that_is_not_known_is_an_error_and_changes_nothing(acct):
     acct.execute("SELECT fence_unprotect('acct')")
     for option in ("inserts", "deletes", "replicated"):
-        for value in ("fenced", "", "PLAIN"):
+        for value in ("none", "", "PLAIN"):
             assert outcome(acct, f"SELECT fence_protect('acct', {option} => '{value}')") == "0A000"
     assert acct.execute("SELECT * FROM fence_protected").fetchall() == []
 

@@ -253,7 +253,7 @@ def test_null_keeps_the_option_plain_takes_it_away_and_nothing_else_is_accepted(
         assert kept(t) == (("own", 5) if replicated == "newest" else ("applied", 4))
     refused = refusal(t, "SELECT fence_protect('t', replicated => 'oldest')")
     assert (refused.sqlstate, refused.diag.constraint_name) == ("0A000", "option_not_supported")
-    assert refused.diag.message_hint == "Leave the argument out, or pass 'plain'; replicated also takes 'newest'."
+    assert refused.diag.message_hint == "Leave the argument out, or pass 'plain' or 'newest'."
     assert t.execute(SHOWN).fetchall() == [("t", "newest", [])]
     t.execute("SELECT fence_unprotect('t')")
     assert t.execute("SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass").fetchone() == (0,)

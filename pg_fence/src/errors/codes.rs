@@ -3,7 +3,9 @@
 //! An SQLSTATE says what to do; several refusals share one. Invariant: no two refusals have the same word, and a word
 //! stays once it is released.
 
-use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, OwnerProblem, PatchProblem, Refused, UnfencedWrite};
+use crate::errors::{
+    ColumnProblem, DeletionsProblem, FenceProblem, KeyProblem, OwnerProblem, PatchProblem, Refused, UnfencedWrite,
+};
 use fence::lock::args::BadArgument;
 use std::ffi::CStr;
 
@@ -62,6 +64,9 @@ impl Refused {
             Refused::NullableFence { .. } => c"fence_column_nullable",
             Refused::ProtectedByParent { .. } => c"protected_by_parent",
             Refused::NoSuchOption { .. } => c"option_not_supported",
+            Refused::StaleInsert { .. } => c"insert_stale",
+            Refused::Deletions { problem, .. } => problem.code(),
+            Refused::NegativeAge { .. } => c"age_negative",
             Refused::ManyInUse { .. } => c"too_many_fences_in_use",
             Refused::Version { .. } => c"version_mismatch",
             Refused::NoBlock { .. } => c"no_transaction_block",
@@ -87,8 +92,20 @@ impl UnfencedWrite {
             UnfencedWrite::NoFence(_) => c"plain_write_unfenced",
             UnfencedWrite::FenceChanged => c"plain_write_changes_fence",
             UnfencedWrite::Insert(_) => c"insert_fence_not_in_use",
+            UnfencedWrite::InsertWithout => c"insert_unfenced",
+            UnfencedWrite::DeletedKey { .. } => c"insert_of_deleted_key",
             UnfencedWrite::Altered(_) => c"trigger_altered",
             UnfencedWrite::MoveUnasked(_) => c"move_unchecked",
+        }
+    }
+}
+
+impl DeletionsProblem {
+    fn code(&self) -> &'static CStr {
+        match self {
+            DeletionsProblem::NotRemembered => c"deletions_not_remembered",
+            DeletionsProblem::Owner(_) => c"deletions_of_another_owner",
+            DeletionsProblem::Columns(_) => c"deletions_of_another_key",
         }
     }
 }

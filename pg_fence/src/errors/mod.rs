@@ -113,7 +113,13 @@ pub(crate) enum Refused {
     /// A partition is protected by its parent.
     ProtectedByParent { table: RelationName, parent: RelationName },
     /// An option of `fence_protect` has a value that it does not know.
-    NoSuchOption { name: &'static str, value: CString },
+    NoSuchOption { name: &'static str, other: &'static str, value: CString },
+    /// A newer fence has deleted the key of a new row than all that the insert knows; the key, if the client may see it.
+    StaleInsert { table: RelationName, key: Option<Vec<u8>>, stored: Disclosed, fence: Fence },
+    /// The deletions of a table cannot be remembered or forgotten.
+    Deletions { table: RelationName, problem: DeletionsProblem },
+    /// Deletions of a negative age are to be forgotten.
+    NegativeAge { given: CString },
     /// The transaction uses as many fences as it can.
     ManyInUse { max: usize },
     /// The extension's SQL in this database is of a version that the library does not know.
@@ -166,10 +172,25 @@ pub(crate) enum UnfencedWrite {
     FenceChanged,
     /// It brings a row with this fence, which is not in use.
     Insert(i64),
+    /// It brings a row without a fence, where each must carry one.
+    InsertWithout,
+    /// It brings a row with the key of a deleted one, without the fence that it requires; the key, if the client may see it.
+    DeletedKey { key: Option<Vec<u8>>, stored: Disclosed },
     /// This command, and the trigger does not say which column has the fence.
     Altered(&'static str),
     /// It moves a row of a partitioned table, which has this partition without the trigger on INSERT.
     MoveUnasked(RelationName),
+}
+
+/// What is wrong with the table that remembers the deletions of another.
+#[derive(Clone, Debug)]
+pub(crate) enum DeletionsProblem {
+    /// There is none: they are not remembered.
+    NotRemembered,
+    /// This one belongs to another role.
+    Owner(RelationName),
+    /// This one has not the columns of the key.
+    Columns(RelationName),
 }
 
 /// Why a number is not accepted as a fence.

@@ -1,6 +1,8 @@
-//! How it is said what is wrong with an argument: a fence, a key, a patch.
+//! How it is said what is wrong with an argument (a fence, a key, a patch) or with a write on a protected table.
 
-use crate::errors::{ColumnProblem, FenceProblem, KeyProblem, PatchProblem};
+use crate::errors::{
+    ColumnProblem, DeletionsProblem, Disclosed, FenceProblem, KeyProblem, PatchProblem, UnfencedWrite,
+};
 use crate::server::catalog::RelationName;
 use crate::server::log::Report;
 use fence::Fence;
@@ -51,6 +53,33 @@ impl FenceProblem {
                     ])
             }
         }
+    }
+}
+
+impl DeletionsProblem {
+    pub(crate) fn report(self, table: RelationName) -> Report {
+        let protect = text!["Call fence_protect() with deletes => 'remembered'."];
+        match self {
+            DeletionsProblem::NotRemembered => {
+                Report::new("55000", text!["deletions of table \"", &table.name, "\" are not remembered"]).hint(protect)
+            }
+            DeletionsProblem::Owner(deletions) => Report::new(
+                "55000",
+                text!["table \"", &deletions.name, "\" does not belong to the owner of table \"", &table.name, "\""],
+            )
+            .detail(text!["It remembers the deletions of that table, with the rights of its owner."])
+            .hint(text!["ALTER TABLE ", &deletions.name, " OWNER TO the owner of ", &table.name, "."]),
+            DeletionsProblem::Columns(deletions) => Report::new(
+                "55000",
+                text!["table \"", &deletions.name, "\" cannot remember the deletions of table \"", &table.name, "\""],
+            )
+            .detail(text!["It has not the columns of the primary key, in their order and of their types, and after them a fence and a time."])
+            .hint(text![
+                "Give it these columns, or call fence_protect() with deletes => 'plain', which drops it, and then with ",
+                "deletes => 'remembered'."
+            ]),
+        }
+        .about(table)
     }
 }
 
@@ -169,4 +198,77 @@ impl ColumnProblem {
         .about(table)
         .column(c_string(column))
     }
+}
+
+impl UnfencedWrite {
+    pub(crate) fn report(self, table: RelationName) -> Report {
+        let new = |message| Report::new("LF003", message);
+        let claim = "Use a fenced_* function, or claim the row and call fence_use() with your lock's fence in this transaction.";
+        match self {
+            UnfencedWrite::Truncate => new(text!["TRUNCATE would empty protected table \"", &table.name, "\""])
+                .detail(text!["Its rows can have fences of many holders."])
+                .hint(text!["DELETE the rows under their fences, or call fence_unprotect() first."]),
+            UnfencedWrite::NoFence(command) => {
+                new(text![command, " on protected table \"", &table.name, "\" requires a fence"])
+                    .detail(text![
+                        "The write came from neither a fenced_* function nor a transaction that declared the row's fence with fence_use()."
+                    ])
+                    .hint(text![claim])
+            }
+            UnfencedWrite::FenceChanged => {
+                new(text!["a plain write on protected table \"", &table.name, "\" would change the fence of a row"])
+                    .detail(text!["Only claims, fenced writes and fence_reset() change a fence."])
+                    .hint(text!["Leave the fence column out of the statement."])
+            }
+            UnfencedWrite::InsertWithout => {
+                new(text!["a new row of protected table \"", &table.name, "\" requires a fence"])
+                    .detail(text!["It is protected with inserts => 'fenced': a row without a fence is not inserted."])
+                    .hint(text![
+                        "Call fence_use() with your lock's fence in this transaction, and insert the row with that fence."
+                    ])
+            }
+            UnfencedWrite::DeletedKey { key, stored } => {
+                new(text!["a new row of protected table \"", &table.name, "\" has the key of a deleted one"])
+                    .detail(text![deleted(key, stored), ", and the row carries an older one or none."])
+                    .hint(text![
+                        "Call fence_use() with your lock's fence in this transaction, and insert the row with that fence."
+                    ])
+            }
+            UnfencedWrite::Altered(command) => {
+                new(text![command, " on protected table \"", &table.name, "\" cannot be checked"])
+                    .detail(text!["The trigger that protects it was altered and names no fence column."])
+                    .hint(text!["Have the table's owner call fence_protect() again."])
+            }
+            UnfencedWrite::MoveUnasked(partition) => new(text![
+                "a plain write could move a row of protected table \"",
+                &table.name,
+                "\" out of its fence"
+            ])
+            .detail(text![
+                "Partition \"",
+                &partition.name,
+                "\" has no enabled trigger that checks the fence of a new row."
+            ])
+            .hint(text!["Have the owner of the partitioned table call fence_protect() again."]),
+            UnfencedWrite::Insert(fence) => new(text![
+                "a new row of protected table \"",
+                &table.name,
+                "\" has fence ",
+                fence,
+                ", which is not in use"
+            ])
+            .detail(text!["A new row has fence 0, or one that this transaction declared with fence_use()."])
+            .hint(text![
+                "Leave the fence column out, or call fence_use() with your lock's fence in this transaction. ",
+                "To restore data alone, use --disable-triggers.",
+            ]),
+        }
+        .about(table)
+    }
+}
+
+/// What is remembered of the key of a new row.
+pub(crate) fn deleted(key: Option<Vec<u8>>, stored: Disclosed) -> Vec<u8> {
+    let key = key.map_or_else(|| text!["Its key"], |key| text!["Key ", key]);
+    text![key, " was deleted with ", stored.or("a newer one", "fence ")]
 }

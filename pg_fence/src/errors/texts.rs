@@ -1,7 +1,7 @@
 //! How a refusal is said: SQLSTATE, message, DETAIL and HINT.
 
-use crate::errors::{Refused, UnfencedWrite, arrays, owners};
-use crate::server::catalog::RelationName;
+use crate::errors::problems::deleted;
+use crate::errors::{Refused, arrays, owners};
 use crate::server::log::Report;
 use fence::{Brought, Fence};
 use pg_forms::text;
@@ -252,9 +252,23 @@ impl Refused {
                     .hint(text!["Name \"", &parent.name, "\"."])
                     .about(table)
             }
-            Refused::NoSuchOption { name, value } => {
-                Report::new("0A000", text!["fence_protect() does not support ", name, " => '", value, "'"])
-                    .hint(text!["Leave the argument out, or pass 'plain'; replicated also takes 'newest'."])
+            Refused::NoSuchOption { name, other, value } => {
+                Report::new("0A000", text!["fence_protect() does not support ", name, " => '", value, "'"]).hint(text![
+                    "Leave the argument out, or pass 'plain' or '",
+                    other,
+                    "'."
+                ])
+            }
+            Refused::StaleInsert { table, key, stored, fence } => {
+                Report::new("LF001", text!["fence ", fence, " is stale for a new row of table \"", &table.name, "\""])
+                    .detail(text![deleted(key, stored), "; the newest fence of this insert is ", fence, "."])
+                    .hint(text![TAKEN_OVER, " The row stays deleted."])
+                    .about(table)
+            }
+            Refused::Deletions { table, problem } => problem.report(table),
+            Refused::NegativeAge { given } => {
+                Report::new("22023", text!["argument \"older_than\" must not be negative, as ", given, " is"])
+                    .hint(text!["Pass the age up to which deletions are kept, such as interval '30 days'."])
             }
             Refused::ManyInUse { max } => {
                 Report::new("54000", text!["too many fences in use: at most ", max, " per transaction"])
@@ -336,59 +350,6 @@ impl Refused {
             Refused::NoGuardTable => Report::new("55000", text!["table \"fence_internals.guards\" does not exist"])
                 .hint(text!["Create the extension again."]),
         }
-    }
-}
-
-impl UnfencedWrite {
-    fn report(self, table: RelationName) -> Report {
-        let new = |message| Report::new("LF003", message);
-        let claim = "Use a fenced_* function, or claim the row and call fence_use() with your lock's fence in this transaction.";
-        match self {
-            UnfencedWrite::Truncate => new(text!["TRUNCATE would empty protected table \"", &table.name, "\""])
-                .detail(text!["Its rows can have fences of many holders."])
-                .hint(text!["DELETE the rows under their fences, or call fence_unprotect() first."]),
-            UnfencedWrite::NoFence(command) => {
-                new(text![command, " on protected table \"", &table.name, "\" requires a fence"])
-                    .detail(text![
-                        "The write came from neither a fenced_* function nor a transaction that declared the row's fence with fence_use()."
-                    ])
-                    .hint(text![claim])
-            }
-            UnfencedWrite::FenceChanged => {
-                new(text!["a plain write on protected table \"", &table.name, "\" would change the fence of a row"])
-                    .detail(text!["Only claims, fenced writes and fence_reset() change a fence."])
-                    .hint(text!["Leave the fence column out of the statement."])
-            }
-            UnfencedWrite::Altered(command) => {
-                new(text![command, " on protected table \"", &table.name, "\" cannot be checked"])
-                    .detail(text!["The trigger that protects it was altered and names no fence column."])
-                    .hint(text!["Have the table's owner call fence_protect() again."])
-            }
-            UnfencedWrite::MoveUnasked(partition) => new(text![
-                "a plain write could move a row of protected table \"",
-                &table.name,
-                "\" out of its fence"
-            ])
-            .detail(text![
-                "Partition \"",
-                &partition.name,
-                "\" has no enabled trigger that checks the fence of a new row."
-            ])
-            .hint(text!["Have the owner of the partitioned table call fence_protect() again."]),
-            UnfencedWrite::Insert(fence) => new(text![
-                "a new row of protected table \"",
-                &table.name,
-                "\" has fence ",
-                fence,
-                ", which is not in use"
-            ])
-            .detail(text!["A new row has fence 0, or one that this transaction declared with fence_use()."])
-            .hint(text![
-                "Leave the fence column out, or call fence_use() with your lock's fence in this transaction. ",
-                "To restore data alone, use --disable-triggers.",
-            ]),
-        }
-        .about(table)
     }
 }
 

@@ -11,21 +11,25 @@ use std::ffi::{CStr, c_int};
 
 /// Bits of `pg_trigger.tgtype`.
 const BEFORE: i16 = 1 << 1;
-const INSERT: i16 = 1 << 2;
-const DELETE: i16 = 1 << 3;
-const UPDATE: i16 = 1 << 4;
+pub(crate) const INSERT: i16 = 1 << 2;
+pub(crate) const DELETE: i16 = 1 << 3;
+pub(crate) const UPDATE: i16 = 1 << 4;
 
 /// `OLD` and `NEW` as the parser numbers them.
-const OLD: c_int = 1;
-const NEW: c_int = 2;
+pub(crate) const OLD: c_int = 1;
+pub(crate) const NEW: c_int = 2;
 
 /// A row trigger of a protected table.
+#[derive(Clone, Copy)]
 pub(crate) struct RowTrigger {
     pub(crate) command: &'static CStr,
     function: &'static CStr,
     arguments: &'static [Argument],
     bit: i16,
 }
+
+/// The function for new rows where each of them must carry a fence.
+const ASKS_NEW_ROWS: &CStr = c"refuses_unfenced_insert";
 
 /// What the condition passes on, of `OLD` or `NEW`.
 #[derive(Clone, Copy)]
@@ -79,6 +83,11 @@ pub(crate) const ROW_TRIGGERS: [RowTrigger; 3] = [
 ];
 
 impl RowTrigger {
+    /// The same, but the one on INSERT asks a fence of every new row.
+    pub(crate) fn asking_new_rows(self) -> RowTrigger {
+        if self.bit == INSERT { RowTrigger { function: ASKS_NEW_ROWS, ..self } } else { self }
+    }
+
     /// The condition on this fence column.
     ///
     /// When a row of a partitioned table moves, the server evaluates the condition of the parent's UPDATE trigger too,
@@ -105,7 +114,8 @@ impl RowTrigger {
     }
 }
 
-fn row_name(row: c_int) -> &'static str {
+/// As SQL names it.
+pub(crate) fn row_name(row: c_int) -> &'static str {
     if row == OLD { "OLD" } else { "NEW" }
 }
 
@@ -132,7 +142,9 @@ pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
         return None;
     }
     let (function, given) = call.call()?;
-    if !catalog::is_function(function, schema, made.function) || given.len() != made.arguments.len() {
+    let is_made = catalog::is_function(function, schema, made.function)
+        || catalog::is_function(function, schema, made.asking_new_rows().function);
+    if !is_made || given.len() != made.arguments.len() {
         return None;
     }
     let mut column = None;
@@ -153,6 +165,15 @@ pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
         }
     }
     column.flatten()
+}
+
+/// Whether this is the condition of a trigger that asks a fence of every new row.
+pub(crate) fn asks_new_rows(condition: &CStr, tgtype: i16) -> bool {
+    let asks = |tree: Tree| {
+        let (function, _) = tree.root().terms()?.get(1)?.call()?;
+        Some(catalog::is_function(function, catalog::internals()?, ASKS_NEW_ROWS))
+    };
+    is_on_insert(tgtype) && fence_column(condition, tgtype).is_some() && asks(Tree::read(condition)).unwrap_or(false)
 }
 
 /// The column in a condition that is as [`is_older`] makes it.
@@ -176,7 +197,7 @@ fn is_table_test(node: Node, row: c_int) -> bool {
 }
 
 /// The column of `OLD` or `NEW` that an argument is, with no more around it than the cast to bigint.
-fn fence_of(node: Node, row: c_int) -> Option<i16> {
+pub(crate) fn fence_of(node: Node, row: c_int) -> Option<i16> {
     let mut node = node.without_relabelling();
     if let Some((function, arguments)) = node.call() {
         if function.to_u32() != pg_sys::F_INT8_INT4 {

@@ -60,12 +60,22 @@ pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
 /// `refuses_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: whether a row may not be inserted into
 /// a protected table.
 pub(crate) fn refuses_insert(call: &Call) -> Result<Reply, Refused> {
+    refuses_new(call, |new| PlainWrite::Insert { new })
+}
+
+/// `refuses_unfenced_insert(relation oid, row_id tid, new_fence bigint, new_owner text)`: the same where every new row must
+/// carry a fence.
+pub(crate) fn refuses_unfenced_insert(call: &Call) -> Result<Reply, Refused> {
+    refuses_new(call, |new| PlainWrite::FencedInsert { new })
+}
+
+fn refuses_new(call: &Call, write: fn(Option<i64>) -> PlainWrite) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
     let new = given.number();
     let passes = match passes::take_expected(row.query) {
         Some(kept) => new == Some(kept),
-        None => is_accepted(PlainWrite::Insert { new }, None) || passes::spend_on_insertion(&row, new),
+        None => is_accepted(write(new), None) || passes::spend_on_insertion(&row, new),
     };
     Ok(Reply::from(!passes))
 }

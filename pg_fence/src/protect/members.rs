@@ -1,6 +1,7 @@
 //! A table together with its partitions and with the tables that inherit from it, and whether they have a trigger.
 
 use crate::protect::condition;
+use crate::protect::remembering::{self, Named};
 use crate::server::catalog;
 use crate::server::locks::RelationLock;
 use crate::server::relation::OpenRelation;
@@ -13,6 +14,9 @@ use std::ffi::{CStr, CString};
 pub(crate) const FUNCTION: &CStr = c"refuse";
 /// That of the triggers that keep the newer fence where replication applies an update.
 pub(crate) const KEEPS_NEWER: &CStr = c"keep_newer";
+
+/// That of the triggers that remember deletions.
+pub(crate) const REMEMBERS: &CStr = c"remember";
 
 /// A table, or one that is part of it or inherits from it.
 pub(crate) struct Member {
@@ -79,6 +83,8 @@ pub(crate) struct Made {
     /// Whether it is one of a partition that follows its parent's.
     pub(crate) is_clone: bool,
     pub(crate) is_on_insert: bool,
+    /// Of one on INSERT, whether it asks a fence of every new row.
+    pub(crate) asks_new_rows: bool,
     /// Whether it fires where nobody has changed `session_replication_role`.
     pub(crate) is_enabled: bool,
 }
@@ -86,6 +92,28 @@ pub(crate) struct Made {
 /// The triggers of a relation that keep the newer fence. The relation is locked as for [`made_triggers`].
 pub(crate) fn keeping_triggers(relation: Oid) -> Vec<Made> {
     OpenRelation::open(relation, RelationLock::Reads).map_or_else(Vec::new, |open| calling(&open, KEEPS_NEWER))
+}
+
+/// A trigger that remembers deletions, whatever its name and its condition.
+pub(crate) struct Remembering {
+    pub(crate) name: CString,
+    /// What its condition names, where that is as fence_protect() makes it.
+    pub(crate) named: Option<Named>,
+    pub(crate) is_clone: bool,
+}
+
+/// The triggers of a relation that remember deletions. The relation is locked as for [`made_triggers`].
+pub(crate) fn remembering_triggers(relation: Oid) -> Vec<Remembering> {
+    let Some((open, schema)) = OpenRelation::open(relation, RelationLock::Reads).zip(catalog::internals()) else {
+        return Vec::new();
+    };
+    let made = open.triggers().filter(|trigger| catalog::is_function(trigger.function(), schema, REMEMBERS));
+    made.map(|trigger| Remembering {
+        name: trigger.name().to_owned(),
+        named: trigger.condition().and_then(|condition| remembering::read(condition, trigger.kind())),
+        is_clone: trigger.is_clone(),
+    })
+    .collect()
 }
 
 /// The triggers of a relation that refuse a write. The relation is locked to the end of the transaction: by the
@@ -120,6 +148,7 @@ fn calling(relation: &OpenRelation, function: &CStr) -> Vec<Made> {
         fence_column: trigger.condition().and_then(|condition| condition::fence_column(condition, trigger.kind())),
         is_clone: trigger.is_clone(),
         is_on_insert: condition::is_on_insert(trigger.kind()),
+        asks_new_rows: trigger.condition().is_some_and(|condition| condition::asks_new_rows(condition, trigger.kind())),
         is_enabled: trigger.is_enabled(),
     })
     .collect()

@@ -23,6 +23,7 @@ use crate::table::relation::Table;
 use crate::table::running::{self, Query};
 use crate::table::verb::Verb;
 use fence::Fence;
+use fence::deletion::{self, InsertVerdict};
 use fence::resource::{PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
@@ -191,6 +192,11 @@ pub(crate) fn use_fence(fence: Fence) -> Result<(), Refused> {
 /// What the fences in use say to a write of a row that has this fence.
 pub(crate) fn judge(stored: Option<i64>) -> PlainVerdict {
     judge_plain(stored, PASSES.in_use.borrow().iter().map(|used| used.fence))
+}
+
+/// What the fence of a new row and those in use say to the fence that a deletion of its key is remembered with.
+pub(crate) fn judge_insert(remembered: Option<i64>, new: Option<i64>) -> InsertVerdict {
+    deletion::judge_insert(remembered, new, PASSES.in_use.borrow().iter().map(|used| used.fence))
 }
 
 /// Whether a fence in use accepts a plain write.

@@ -11,6 +11,7 @@ use crate::protect::passes;
 use crate::server::call::{Call, Reply};
 use crate::server::catalog::{self, RelationName};
 use crate::server::trigger::{Command, EventRow, TriggerEvent};
+use crate::server::types;
 use crate::stats;
 use fence::Fence;
 use fence::resource::{NEVER_CLAIMED, PlainVerdict};
@@ -50,6 +51,20 @@ pub(crate) fn trigger_column(call: &Call) -> Result<Reply, Refused> {
         return Ok(Reply::Nothing);
     };
     Ok(Reply::from(condition::fence_column(&condition, kind)))
+}
+
+/// `trigger_inserts(condition pg_node_tree, kind smallint)`: which new rows a trigger on INSERT with this WHEN condition admits,
+/// plain or fenced; null of another trigger.
+pub(crate) fn trigger_inserts(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    let (Some(condition), Some(kind)) = (given.text_of_tree(), given.small_number()) else {
+        return Ok(Reply::Nothing);
+    };
+    if !condition::is_on_insert(kind) || condition::fence_column(&condition, kind).is_none() {
+        return Ok(Reply::Nothing);
+    }
+    let inserts: &[u8] = if condition::asks_new_rows(&condition, kind) { b"fenced" } else { b"plain" };
+    Ok(Reply::Value(types::text_datum(inserts)))
 }
 
 /// A write that the trigger refuses.
@@ -102,6 +117,9 @@ impl RefusedWrite<'_> {
                 };
                 unfenced(write)
             }),
+            Written::Inserted { new: None | Some(NEVER_CLAIMED) } if self.asks_new_rows() => {
+                unfenced(UnfencedWrite::InsertWithout)
+            }
             // What could be a new row is one that has moved here and lost its fence.
             Written::Inserted { new: None | Some(NEVER_CLAIMED) } => unfenced(UnfencedWrite::FenceChanged),
             Written::Inserted { new } if passes::judge(new) == PlainVerdict::Accepted => {
@@ -109,6 +127,11 @@ impl RefusedWrite<'_> {
             }
             Written::Inserted { new: Some(fence) } => unfenced(UnfencedWrite::Insert(fence)),
         }
+    }
+
+    /// Whether each new row must carry a fence.
+    fn asks_new_rows(&self) -> bool {
+        self.event.condition().is_some_and(|condition| condition::asks_new_rows(condition, self.event.kind()))
     }
 
     /// The refusal of a row with this fence, unless a fence in use is the same.

@@ -6,14 +6,16 @@
 
 use crate::errors::Refused;
 use crate::guard::guard_table;
+use crate::protect::companion::{self, Deletions};
 use crate::protect::condition::{self, ROW_TRIGGERS, RowTrigger};
 use crate::protect::members::{self, Member, MemberKind};
+use crate::protect::options::{Deletes, Inserts, ProtectArguments, Replicated};
+use crate::protect::remembering;
 use crate::server::call::{Call, Reply};
 use crate::server::catalog;
 use crate::server::locks::{self, RelationLock};
 use crate::server::rights;
 use crate::server::spi::Connection;
-use crate::server::types::Value;
 use crate::table::distributed;
 use crate::table::relation::Table;
 use crate::table::tables;
@@ -46,66 +48,35 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
     let members = members::all(oid, RelationLock::Triggers);
     let triggers = Triggers { connection: &connection };
     let replicated = given.replicated.unwrap_or_else(|| Replicated::of(oid));
+    let inserts = given.inserts.unwrap_or_else(|| Inserts::of(&members));
+    let deletes = given.deletes.unwrap_or_else(|| Deletes::of(oid));
+    let roots = members.iter().filter(|member| companion::is_root(member, oid));
+    let were: Vec<(Oid, Option<Oid>)> = roots.map(|root| (root.oid, companion::of(root.oid))).collect();
+    let mut deletions = None;
     for member in &members {
         triggers.drop_renamed(member)?;
         for kind in ROW_TRIGGERS.iter().filter(|kind| is_made_on(kind.command, member, oid)) {
-            triggers.make_for_rows(member, kind, &column.name)?;
+            let kind = if inserts == Inserts::Fenced { kind.asking_new_rows() } else { *kind };
+            triggers.make_for_rows(member, &kind, &column.name)?;
         }
         triggers.make_on_truncate(member)?;
         triggers.drop_keeping(member)?;
         if replicated == Replicated::Newest && is_made_on(c"UPDATE", member, oid) {
             triggers.make_keeping(member, &column.name)?;
         }
+        if deletes == Deletes::Remembered && companion::is_root(member, oid) {
+            deletions = Some(companion::make(&connection, member.oid)?);
+        }
+        triggers.drop_remembering(member, deletes)?;
+        if let Some(deletions) = &deletions {
+            triggers.make_remembering(member, oid, deletions, &column.name)?;
+        }
+    }
+    if given.deletes == Some(Deletes::Plain) {
+        were.into_iter().try_for_each(|(root, was)| companion::drop(&connection, root, was))?;
     }
     connection.close()?;
     Ok(count_of(&members))
-}
-
-struct ProtectArguments<'c> {
-    table: Oid,
-    fence_column: Option<&'c CStr>,
-    replicated: Option<Replicated>,
-}
-
-/// What becomes of an update that logical replication applies.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Replicated {
-    /// It is applied, as to any table.
-    Plain,
-    /// It is not, where it brings an older fence.
-    Newest,
-}
-
-impl Replicated {
-    /// As the triggers of a table have it.
-    fn of(table: Oid) -> Replicated {
-        if members::keeping_triggers(table).is_empty() { Replicated::Plain } else { Replicated::Newest }
-    }
-
-    fn named(name: &CStr) -> Option<Replicated> {
-        match name.to_bytes() {
-            b"plain" => Some(Replicated::Plain),
-            b"newest" => Some(Replicated::Newest),
-            _ => None,
-        }
-    }
-}
-
-impl<'c> ProtectArguments<'c> {
-    /// Errors: an option has a value that is not one of its own.
-    fn of(call: &'c Call) -> Result<ProtectArguments<'c>, Refused> {
-        let mut given = call.arguments();
-        let (table, fence_column) = (given.table("target")?, given.name());
-        for name in ["inserts", "deletes"] {
-            if let Some(value) = given.text().map(Value::text).filter(|value| value.as_c_str() != c"plain") {
-                return Err(Refused::NoSuchOption { name, value });
-            }
-        }
-        let named =
-            |value: CString| Replicated::named(&value).ok_or(Refused::NoSuchOption { name: "replicated", value });
-        let replicated = given.text().map(Value::text).map(named).transpose()?;
-        Ok(ProtectArguments { table, fence_column, replicated })
-    }
 }
 
 /// `fence_unprotect(target regclass)`: removes the triggers. Answers on how many tables they were.
@@ -119,8 +90,11 @@ pub(crate) fn fence_unprotect(call: &Call) -> Result<Reply, Refused> {
     for member in &members {
         // The parent comes first, and takes those of its partitions along.
         let made = members::made_triggers(member.oid).into_iter().chain(members::keeping_triggers(member.oid));
-        for trigger in made.filter(|trigger| !trigger.is_clone) {
-            drop_trigger(&connection, &trigger.name, member)?;
+        let made = made.map(|trigger| (trigger.is_clone, trigger.name));
+        let remembering = members::remembering_triggers(member.oid).into_iter();
+        let remembering = remembering.map(|trigger| (trigger.is_clone, trigger.name));
+        for (_, name) in made.chain(remembering).filter(|(is_clone, _)| !is_clone) {
+            drop_trigger(&connection, &name, member)?;
         }
     }
     connection.close()?;
@@ -193,6 +167,24 @@ impl Triggers<'_> {
     fn drop_keeping(&self, member: &Member) -> Result<(), Refused> {
         let made = members::keeping_triggers(member.oid).into_iter();
         made.filter(|made| !made.is_clone).try_for_each(|made| drop_trigger(self.connection, &made.name, member))
+    }
+
+    /// AFTER triggers: a row that is not deleted or inserted after all is none of theirs.
+    fn make_remembering(&self, on: &Member, target: Oid, deletions: &Deletions, column: &CStr) -> Result<(), Refused> {
+        for kind in remembering::TRIGGERS.iter().filter(|kind| is_made_on(kind.command, on, target)) {
+            let when = text![" FOR EACH ROW WHEN (", kind.sql(deletions.table, column, &deletions.key), ")"];
+            self.create(kind.name, text!["AFTER ", kind.command], on, when, members::REMEMBERS)?;
+        }
+        Ok(())
+    }
+
+    /// All of them, or those under other names than they are made again with.
+    fn drop_remembering(&self, on: &Member, deletes: Deletes) -> Result<(), Refused> {
+        let is_made_again =
+            |name: &CStr| deletes == Deletes::Remembered && remembering::TRIGGERS.iter().any(|kind| kind.name == name);
+        let made = members::remembering_triggers(on.oid).into_iter();
+        made.filter(|made| !made.is_clone && !is_made_again(&made.name))
+            .try_for_each(|made| drop_trigger(self.connection, &made.name, on))
     }
 
     fn make_on_truncate(&self, member: &Member) -> Result<(), Refused> {

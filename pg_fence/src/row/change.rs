@@ -6,6 +6,7 @@
 
 use crate::errors::{Disclosed, Refused, UnfencedWrite};
 use crate::life::{self, Outlived};
+use crate::protect::deletions;
 use crate::protect::passes::OwnPass;
 use crate::row::disclosure::{disclosed, may_disclose};
 use crate::row::insertion::Insertion;
@@ -23,10 +24,12 @@ use crate::table::relation::{Column, Table};
 use crate::table::statement::{OWNER_CHANGED, Statement};
 use crate::table::verb::{Answer, Source, Verb};
 use fence::Fence;
+use fence::deletion::{InsertVerdict, judge_insert};
 use fence::resource::{Bearer, DuplicateFence, Owned, Verdict};
 use pg_forms::text;
 use pgrx::pg_sys::Datum;
 use std::ffi::{CStr, CString};
+use std::iter;
 
 /// How often a change is tried when it reaches no row although the stored fence accepts it. The row can have been
 /// deleted and inserted again in between; a policy or a trigger that blocks it does so each time.
@@ -79,6 +82,16 @@ struct Found {
     verdict: Result<Verdict, DuplicateFence>,
 }
 
+/// What became of the row that was not there.
+enum Inserted {
+    Row(Outcome),
+    None,
+    /// A newer fence has deleted it, and is remembered.
+    Stale {
+        remembered: i64,
+    },
+}
+
 impl Change<'_> {
     /// Makes the change. Returns what it answered, or `None` when it is stale: a newer fence is stored.
     pub(crate) fn make(&self) -> Result<Option<Outcome>, Refused> {
@@ -121,11 +134,16 @@ impl Change<'_> {
             }
             let Some(found) = self.explain(&values)? else {
                 let Some(initial) = self.initial else { return Ok(Made::Missing) };
-                if let Some(inserted) = self.insert(initial)? {
-                    return Ok(Made::Written(self.made(inserted)));
+                match self.insert(initial)? {
+                    Inserted::Row(inserted) => return Ok(Made::Written(self.made(inserted))),
+                    Inserted::Stale { remembered } => {
+                        self.subject().count_stale(counted_stale, self.fence, Some(remembered));
+                        self.note_stale(Some(remembered));
+                        return Ok(Made::Stale(Some(remembered)));
+                    }
+                    // Another one has inserted it meanwhile, or it is hidden.
+                    Inserted::None => is_missing = true,
                 }
-                // Another one has inserted it meanwhile, or it is hidden.
-                is_missing = true;
                 continue;
             };
             is_missing = false;
@@ -172,11 +190,18 @@ impl Change<'_> {
         Ok(Some(Found { stored, owner, verdict }))
     }
 
-    /// Makes the row that is not there. `None`: none was inserted.
-    fn insert(&self, initial: &Patch) -> Result<Option<Outcome>, Refused> {
+    /// Makes the row that is not there, unless a newer fence has deleted it.
+    fn insert(&self, initial: &Patch) -> Result<Inserted, Refused> {
         let (table, fence_column, owner, answer) = (self.table, self.fence_column, self.owner, self.answer);
         let key = self.key.to_insert(table)?;
-        Insertion { table, fence_column, owner, key: &key, fence: self.fence_number(), initial, answer }.make()
+        let fence = self.fence_number();
+        if let Some(remembered) = deletions::recall(table, &key)?
+            && judge_insert(Some(remembered), Some(fence), iter::empty()) != InsertVerdict::Accepted
+        {
+            return Ok(Inserted::Stale { remembered });
+        }
+        let inserted = Insertion { table, fence_column, owner, key: &key, fence, initial, answer }.make()?;
+        Ok(inserted.map_or(Inserted::None, Inserted::Row))
     }
 
     /// Hands the row over and counts the change.

@@ -101,6 +101,11 @@ impl Key {
         Key::of(table, values.collect::<Result<_, _>>()?)
     }
 
+    /// The key of these values, one of each column's own type without a domain, in the key's order.
+    pub(crate) fn of_column_values(table: &Table, values: Vec<Value>) -> Result<Key, Refused> {
+        Key::of(table, values.into_iter().map(|value| Fitted { value, is_absent: false }).collect())
+    }
+
     /// The values as parameters, each of the type that its [`Fit`] says.
     pub(crate) fn datums(&self) -> impl Iterator<Item = Option<Datum>> + '_ {
         // No row has null in a column of its primary key.

@@ -261,6 +261,11 @@ impl<'c> Arguments<'c> {
         self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::ItemPointerData>() })
     }
 
+    /// Passes an argument over.
+    pub(crate) fn skip(&mut self) {
+        self.next += 1;
+    }
+
     fn datum(&mut self) -> Option<Datum> {
         let (_, datum) = self.next();
         datum

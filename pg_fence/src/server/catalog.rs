@@ -154,8 +154,34 @@ pub(crate) fn valid(oid: Oid) -> Option<Oid> {
 
 /// Whether a table is a temporary one.
 pub(crate) fn is_temporary(table: Oid) -> bool {
+    persistence(table) == pg_sys::RELPERSISTENCE_TEMP
+}
+
+/// As in `pg_class.relpersistence`.
+pub(crate) fn persistence(table: Oid) -> u8 {
     // SAFETY: it looks the table up; one that is gone is permanent.
-    (unsafe { pg_sys::get_rel_persistence(table) }) as u8 == pg_sys::RELPERSISTENCE_TEMP
+    (unsafe { pg_sys::get_rel_persistence(table) }) as u8
+}
+
+/// The schema of a relation.
+pub(crate) fn schema_of(relation: Oid) -> Oid {
+    // SAFETY: it reads the catalog alone.
+    unsafe { pg_sys::get_rel_namespace(relation) }
+}
+
+/// A name made of that of a table and a word that no relation of the schema has. Without a schema it is the first that is
+/// tried.
+pub(crate) fn derived_name(table: &CStr, word: &CStr, schema: Option<Oid>) -> CString {
+    const OF_CONSTRAINTS_TOO: bool = false;
+    let none = std::ptr::null();
+    // SAFETY: both names end with a NUL and are copied; the answer is the server's own, copied before it goes.
+    unsafe {
+        let name = match schema {
+            Some(schema) => pg_sys::ChooseRelationName(table.as_ptr(), none, word.as_ptr(), schema, OF_CONSTRAINTS_TOO),
+            None => pg_sys::makeObjectName(table.as_ptr(), none, word.as_ptr()),
+        };
+        CStr::from_ptr(name).to_owned()
+    }
 }
 
 /// Whether there is a relation with this oid.

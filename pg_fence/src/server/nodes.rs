@@ -84,6 +84,13 @@ impl<'t> Node<'t> {
         }
     }
 
+    /// The relation that a constant names.
+    pub(crate) fn relation_constant(self) -> Option<Oid> {
+        let value = self.constant()?;
+        let is_relation = value.consttype == pg_sys::REGCLASSOID && !value.constisnull;
+        is_relation.then(|| Oid::from(value.constvalue.value() as u32))
+    }
+
     fn constant(self) -> Option<&'t pg_sys::Const> {
         // SAFETY: the tag says that it is such a node, which lives as long as the tree.
         unsafe { self.cast::<pg_sys::Const>(NodeTag::T_Const)?.as_ref() }

@@ -55,6 +55,27 @@ pub(crate) fn are_equal(operator: Oid, left: Value, right: Value, collation: Oid
     }
 }
 
+/// Whether a value of type interval is less than none.
+pub(crate) fn is_negative(interval: Value) -> bool {
+    let none = pg_sys::Interval { time: 0, day: 0, month: 0 };
+    let none = Datum::from((&raw const none).addr());
+    // SAFETY: the function compares two intervals, which it reads.
+    unsafe {
+        pg_sys::OidFunctionCall2Coll(pg_sys::F_INTERVAL_LT.into(), pg_sys::InvalidOid, interval.datum(), none).value()
+            != 0
+    }
+}
+
+/// Whether two values of one type have the same bytes. What the type's own operator calls equal may differ.
+pub(crate) fn have_same_bytes(one: Value, other: Value) -> bool {
+    let (mut length, mut by_value) = (0, false);
+    // SAFETY: it reads the catalog and fills both; both are values of the type.
+    unsafe {
+        pg_sys::get_typlenbyval(one.type_oid(), &mut length, &mut by_value);
+        pg_sys::datum_image_eq(one.datum(), other.datum(), by_value, i32::from(length))
+    }
+}
+
 /// The function that casts values of one type to another, where a cast takes one.
 pub(crate) fn cast_function(from: Oid, to: Oid) -> Option<Oid> {
     let mut function = pg_sys::InvalidOid;

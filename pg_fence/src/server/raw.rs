@@ -116,6 +116,7 @@ declare! {
         owner: ResourceOwner,
         environment: *mut QueryEnvironment,
     ) -> *mut CachedPlan;
+    fn GetLatestSnapshot() -> Snapshot;
     fn GetTransactionSnapshot() -> Snapshot;
     fn HeapTupleHeaderGetDatum(tuple: HeapTupleHeader) -> Datum;
     fn PopActiveSnapshot();

@@ -106,13 +106,22 @@ pub(crate) struct AsOwner {
 impl AsOwner {
     /// Takes the rights of this relation's owner.
     pub(crate) fn of(relation: Oid) -> AsOwner {
+        AsOwner::with(relation, 0)
+    }
+
+    /// The same, and no policy of a table of the owner's applies, not even one that is forced.
+    pub(crate) fn past_policies(relation: Oid) -> AsOwner {
+        AsOwner::with(relation, pg_sys::SECURITY_NOFORCE_RLS as i32)
+    }
+
+    fn with(relation: Oid, more: i32) -> AsOwner {
         let mut caller = AsOwner { user: pg_sys::InvalidOid, context: 0 };
         // SAFETY: what was in force is kept to be restored; the server also restores it where a transaction or a
         // subtransaction aborts.
         unsafe {
             pg_sys::GetUserIdAndSecContext(&mut caller.user, &mut caller.context);
             let owner = owner_of(relation).unwrap_or(caller.user);
-            let context = caller.context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32;
+            let context = caller.context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32 | more;
             pg_sys::SetUserIdAndSecContext(owner, context);
         }
         caller

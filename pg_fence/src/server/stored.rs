@@ -42,10 +42,8 @@ impl Stored {
 
     /// Whether the version was deleted because its row moved to another partition.
     pub(crate) fn has_moved(&self) -> bool {
-        const MOVED: u16 = 0xFFFD;
         // SAFETY: the tuple is one of the buffer that is pinned.
-        let next = unsafe { (*self.tuple.t_data).t_ctid };
-        next.ip_posid == MOVED && block(&next) == pg_sys::InvalidBlockNumber
+        leads_elsewhere(unsafe { &(*self.tuple.t_data).t_ctid })
     }
 
     /// The value of the column of this name; none where it is null or there is no such column.
@@ -71,6 +69,12 @@ impl Drop for Stored {
             unsafe { pg_sys::ReleaseBuffer(self.buffer) };
         }
     }
+}
+
+/// Whether the place of the next version, as a version names it, says that its row moved to another partition.
+pub(crate) fn leads_elsewhere(next: &Tid) -> bool {
+    const MOVED: u16 = 0xFFFD;
+    next.ip_posid == MOVED && block(next) == pg_sys::InvalidBlockNumber
 }
 
 /// The number of its block.

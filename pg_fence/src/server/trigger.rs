@@ -2,6 +2,8 @@
 
 use crate::server::call::Call;
 use crate::server::catalog::{self, RelationName};
+use crate::server::stored::leads_elsewhere;
+use crate::server::types::{self, Value};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -74,15 +76,51 @@ impl<'c> TriggerEvent<'c> {
         const SHORT: i16 = size_of::<i32>() as i16;
         // SAFETY: a row trigger has the tuples of its event, rows of its table.
         unsafe {
-            let tuple = match row {
-                EventRow::Given => (*self.data).tg_trigtuple,
-                EventRow::New => (*self.data).tg_newtuple,
-            };
             let descriptor = self.relation().rd_att;
             let mut is_null = false;
-            let datum = pg_sys::htup::heap_getattr(tuple, i32::from(column), descriptor, &mut is_null);
+            let datum = pg_sys::htup::heap_getattr(self.tuple(row), i32::from(column), descriptor, &mut is_null);
             let is_short = (*catalog::attribute(descriptor, i32::from(column) - 1)).attlen == SHORT;
             (!is_null).then_some(if is_short { i64::from(datum.value() as i32) } else { datum.value() as i64 })
+        }
+    }
+
+    /// The value of a column of a row trigger's row, of the type that a domain is over; none where it is null. The table
+    /// has the column.
+    pub(crate) fn value(&self, row: EventRow, column: i16) -> Option<Value> {
+        // SAFETY: as above; the datum is of the column's type, and lives as long as the call.
+        unsafe {
+            let descriptor = self.relation().rd_att;
+            let mut is_null = false;
+            let datum = pg_sys::htup::heap_getattr(self.tuple(row), i32::from(column), descriptor, &mut is_null);
+            let type_oid = (*catalog::attribute(descriptor, i32::from(column) - 1)).atttypid;
+            (!is_null).then(|| Value::new(datum, type_oid).in_base_type())
+        }
+    }
+
+    /// The type of a column, which the table has; of a domain the type that it is over.
+    pub(crate) fn column_type(&self, column: i16) -> Oid {
+        // SAFETY: the descriptor of an open relation has an entry for each of its columns.
+        types::base_type(unsafe { (*catalog::attribute(self.relation().rd_att, i32::from(column) - 1)).atttypid })
+    }
+
+    /// Of a deletion, whether the row goes on in another partition.
+    pub(crate) fn has_moved(&self) -> bool {
+        // SAFETY: a row trigger after the event has the tuple of it, a stored one.
+        leads_elsewhere(unsafe { &(*(*self.tuple(EventRow::Given)).t_data).t_ctid })
+    }
+
+    /// The trigger that is fired.
+    pub(crate) fn trigger_oid(&self) -> Oid {
+        self.trigger().tgoid
+    }
+
+    fn tuple(&self, row: EventRow) -> pg_sys::HeapTuple {
+        // SAFETY: a row trigger has the tuples of its event.
+        unsafe {
+            match row {
+                EventRow::Given => (*self.data).tg_trigtuple,
+                EventRow::New => (*self.data).tg_newtuple,
+            }
         }
     }
 

@@ -172,7 +172,9 @@ fn fields(kind: SubjectKind, others: &CStr, counted: &Counted) -> [Option<Datum>
 pub(crate) fn count_refused(table: Oid, refused: &Refused, stored: Option<i64>) {
     let subject = Subject::Table(table);
     match refused {
-        Refused::StaleRow { fence, .. } => subject.count_stale(Counter::WritesStale, *fence, stored),
+        Refused::StaleRow { fence, .. } | Refused::StaleInsert { fence, .. } => {
+            subject.count_stale(Counter::WritesStale, *fence, stored)
+        }
         Refused::UnclaimedRow { .. } => subject.count(Counter::Unclaimed),
         Refused::Outlived { .. } => subject.count(Counter::Outlived),
         _ => subject.count(Counter::UnfencedRefused),

@@ -11,6 +11,7 @@ use crate::server::spi::Connection;
 use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, form};
 use crate::table::by_index::{ByIndex, keeps_order};
 use crate::table::running::{self, Before};
+use crate::table::verb::Reads;
 use pgrx::pg_sys::{self, Datum, Oid, ffi::pg_guard_ffi_boundary};
 use std::ffi::{c_char, c_int, c_long, c_void};
 
@@ -22,6 +23,7 @@ pub(crate) struct Parameters<'a> {
     pub(crate) types: &'a [Oid],
     /// The values, at least as many.
     pub(crate) values: &'a [Option<Datum>],
+    pub(crate) reads: Reads,
 }
 
 /// Runs a plan. `None` when a rule made something else of it than one statement, or when it would change many rows in
@@ -36,11 +38,10 @@ pub(crate) unsafe fn run(
     parameters: &Parameters,
     wanted: Wanted,
 ) -> Option<Answered> {
-    let (types, values, table) = (parameters.types, parameters.values, parameters.table);
     let _before = Before::now();
     let planning = ByIndex::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
-    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, table, types, values, wanted, &planning)) }
+    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, parameters, wanted, &planning)) }
 }
 
 /// Runs what a rule has made of a statement: none, several, or a command.
@@ -98,12 +99,11 @@ pub(crate) unsafe fn run_rewritten(
 
 unsafe fn run_unguarded(
     source: *mut pg_sys::CachedPlanSource,
-    table: Oid,
-    types: &[Oid],
-    values: &[Option<Datum>],
+    given: &Parameters,
     wanted: Wanted,
     planning: &ByIndex,
 ) -> Option<Answered> {
+    let (types, values, table) = (given.types, given.values, given.table);
     let no_environment = std::ptr::null_mut();
     // SAFETY: see `run`. The owner of resources gives the plan, the snapshot and the memory back when an error ends
     // this.
@@ -126,7 +126,10 @@ unsafe fn run_unguarded(
             raw::EnsurePortalSnapshotExists();
             // The statement sees what the transaction has done so far.
             raw::CommandCounterIncrement();
-            raw::PushActiveSnapshot(raw::GetTransactionSnapshot());
+            raw::PushActiveSnapshot(match given.reads {
+                Reads::ByLevel => raw::GetTransactionSnapshot(),
+                Reads::Latest => raw::GetLatestSnapshot(),
+            });
             let answered = execute(statement, table, text, parameters, wanted);
             // And the next one sees what this has done.
             raw::CommandCounterIncrement();

@@ -73,7 +73,8 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
 }
 
 fn run_plan(statement: &Statement, plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome, Refused> {
-    let parameters = Parameters { table: statement.table.oid, types: &plan.types, values };
+    let parameters =
+        Parameters { table: statement.table.oid, types: &plan.types, values, reads: statement.verb.reads() };
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
     // answers the fence as a bigint, the owner as a text and the fields of the row, where it answers them. What is formed of these is a
     // row of the table.
@@ -110,7 +111,12 @@ pub(crate) fn run_many(
     let store = rows.map(RowStore::of);
     let (fence, owner, life) = (statement.answers_fence(), statement.answers_owner(), statement.answers_life());
     let mut each = EachRow { fence, owner, life, store, reached };
-    let parameters = Parameters { table: statement.table.oid, types: &plan.types, values: parameters };
+    let parameters = Parameters {
+        table: statement.table.oid,
+        types: &plan.types,
+        values: parameters,
+        reads: statement.verb.reads(),
+    };
     let _given = batch.give();
     // SAFETY: there are as many values as the plan has parameters, each of the parameter's type; the statement answers
     // the number of the row, then the fence as a bigint, its owner and whether the version is of this life where it answers these,

@@ -47,8 +47,9 @@ impl Statement<'_> {
         let returning = if answered.is_empty() { Vec::new() } else { text![" RETURNING ", &answered[..]] };
         let given = |word: &str| if self.is_of_many() { text![word, self.given()] } else { Vec::new() };
         match self.verb {
-            Verb::Read => text!["SELECT ", answered, " FROM ", target, given(", "), " WHERE ", found],
+            Verb::Read | Verb::Recall => text!["SELECT ", answered, " FROM ", target, given(", "), " WHERE ", found],
             Verb::Lock => text!["SELECT ", answered, " FROM ", target, " WHERE ", found, " FOR NO KEY UPDATE"],
+            Verb::Remember => self.remembering(),
             Verb::Delete => text!["DELETE FROM ", target, given(" USING "), " WHERE ", found, returning],
             Verb::Insert => text!["INSERT INTO ", self.inserted(), returning],
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => {
@@ -82,7 +83,8 @@ impl Statement<'_> {
     /// can have changed it on the way. An INSERT answers null for a row with another key, too.
     pub(crate) fn answers_fence(&self) -> bool {
         match self.verb {
-            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset => true,
+            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset | Verb::Recall => true,
+            Verb::Remember => false,
             Verb::Claim | Verb::Update | Verb::Write | Verb::Delete => self.table.can_change_writes,
         }
     }
@@ -282,6 +284,32 @@ impl Statement<'_> {
             .enumerate()
             .map(|(n, column)| text![Identifier(&column.name), " = ", self.patch_value(n)]);
         joined(stamp.chain(patch), ", ")
+    }
+
+    /// A row of the table of the deletions, which has the key's columns, the fence, and when it was.
+    fn remembering(&self) -> Vec<u8> {
+        let name = |column: &Column| text![Identifier(&column.name)];
+        let keys = || self.table.key.iter().map(|key| name(self.table.key_column(key)));
+        let is_time = |column: &&Column| !column.is_key && column.number != self.fence.number;
+        let times = self.table.columns.iter().filter(is_time);
+        let fence = name(self.fence);
+        let newer = text!["GREATEST(", self.column(self.fence), ", EXCLUDED.", &fence[..], ")"];
+        let set = [text![&fence[..], " = ", newer]].into_iter();
+        let set = set.chain(times.map(|time| text![name(time), " = DEFAULT"]));
+        text![
+            "INSERT INTO ",
+            self.table.qualified_name(),
+            " AS ",
+            Identifier(&self.table.alias),
+            " (",
+            joined(keys().chain([fence.clone()]), ", "),
+            ") VALUES (",
+            joined((1..=self.table.key.len() + 1).map(Parameter), ", "),
+            ") ON CONFLICT (",
+            joined(keys(), ", "),
+            ") DO UPDATE SET ",
+            joined(set, ", "),
+        ]
     }
 
     fn answered(&self) -> Vec<u8> {

@@ -21,6 +21,10 @@ pub(crate) enum Verb {
     Insert,
     /// Set the fence to whatever is given.
     Reset,
+    /// Read the fence that a deletion is remembered with, as it is now, whatever the transaction's snapshot reads.
+    Recall,
+    /// Keep the fence of a deletion, or the newer one that is there.
+    Remember,
 }
 
 /// What a statement answers.
@@ -44,11 +48,25 @@ pub(crate) enum Source {
     GivenKeys,
 }
 
+/// What a statement sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reads {
+    /// What the transaction's isolation level shows it.
+    ByLevel,
+    /// What is committed now, whatever the level.
+    Latest,
+}
+
 impl Verb {
+    /// What its statement sees.
+    pub(crate) fn reads(self) -> Reads {
+        if self == Verb::Recall { Reads::Latest } else { Reads::ByLevel }
+    }
+
     /// The step of the protocol that this is; none for what asks no fence.
     pub(crate) fn step(self) -> Option<Step> {
         match self {
-            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset => None,
+            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset | Verb::Recall | Verb::Remember => None,
             Verb::Claim => Some(Step::Claim),
             Verb::Update | Verb::Delete => Some(Step::Update),
             Verb::Write => Some(Step::Write),
@@ -58,15 +76,15 @@ impl Verb {
     /// The SQL command, as policies and triggers name it.
     pub(crate) fn command(self) -> &'static str {
         match self {
-            Verb::Read | Verb::Lock => "SELECT",
+            Verb::Read | Verb::Lock | Verb::Recall => "SELECT",
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
             Verb::Delete => "DELETE",
-            Verb::Insert => "INSERT",
+            Verb::Insert | Verb::Remember => "INSERT",
         }
     }
 
     /// Whether the fence is a parameter.
     pub(crate) fn takes_fence(self) -> bool {
-        !matches!(self, Verb::Read | Verb::Lock)
+        !matches!(self, Verb::Read | Verb::Lock | Verb::Recall)
     }
 }

@@ -1,0 +1,281 @@
+//! The table of the deletions of a protected table: made, found, brought up to date, emptied by age and dropped.
+//!
+//! It lies in the schema of the protected table, belongs to its owner and is dropped with it. The conditions of the triggers
+//! name it, so a dump carries what it is of. Invariant: only a table of exactly the columns that are made here is taken for
+//! one.
+
+use crate::errors::{DeletionsProblem, Refused};
+use crate::protect::members::{self, Member, MemberKind};
+use crate::protect::remembering::Named;
+use crate::server::catalog;
+use crate::server::declared;
+use crate::server::dependency;
+use crate::server::locks::{self, RelationLock};
+use crate::server::relation::OpenRelation;
+use crate::server::rights::AsOwner;
+use crate::server::spi::Connection;
+use crate::server::types::Value;
+use crate::table::facts;
+use crate::table::relation::Table;
+use pg_forms::{Identifier, c_string, joined, text};
+use pgrx::pg_sys::{self, Oid};
+use std::ffi::{CStr, CString};
+
+/// What its name ends in.
+const WORD: &CStr = c"deletions";
+const COMMENT: &str =
+    "Keys of rows that were deleted, each with the fence of the deletion. Written by fence_protect()''s triggers.";
+
+/// The table of the deletions, and the columns of the key in the protected one.
+pub(crate) struct Deletions {
+    pub(crate) table: Oid,
+    pub(crate) key: Vec<CString>,
+}
+
+/// The table of the deletions that the triggers of a table name, where these are as they should be.
+pub(crate) fn of(table: Oid) -> Option<Oid> {
+    named(table).map(|named| named.deletions)
+}
+
+/// What the triggers of a table name that remember its deletions; of a partitioned table those on deletions, which its
+/// partitions follow.
+pub(crate) fn named(table: Oid) -> Option<Named> {
+    members::remembering_triggers(table).into_iter().find_map(|trigger| trigger.named)
+}
+
+/// Whether a table belongs to the owner of this one, or of a partitioned table above it. Anybody can name a table in the
+/// condition of a trigger on one of their own.
+pub(crate) fn is_of(deletions: Oid, table: Oid) -> bool {
+    let owner = catalog::owner_of(deletions);
+    [table].into_iter().chain(catalog::partition_ancestors(table)).any(|above| catalog::owner_of(above) == owner)
+}
+
+/// Whether a table is as `make` makes it for a key of these types, which are no domains.
+pub(crate) fn fits(deletions: Oid, key_types: &[Oid]) -> bool {
+    key_types_of(deletions).is_some_and(|types| types == key_types)
+}
+
+/// The types of the key, of a table as `make` makes it: the columns of its primary key, then the fence and the time.
+fn key_types_of(deletions: Oid) -> Option<Vec<Oid>> {
+    let relation = OpenRelation::open(deletions, RelationLock::Reads)?;
+    let mut types: Vec<Oid> = relation.columns().map(|column| column.form.atttypid).collect();
+    let key_types: Vec<Oid> = types.drain(..types.len().checked_sub(2)?).collect();
+    let numbers = 1..=i16::try_from(key_types.len()).ok()?;
+    let is_made = relation.kind() == pg_sys::RELKIND_RELATION
+        && types == [pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID]
+        && relation.primary_key()?.columns.iter().map(|column| column.number).eq(numbers);
+    is_made.then_some(key_types)
+}
+
+/// The table of the deletions of this table, made where there is none yet, and brought up to date: its name, schema, owner
+/// and durability follow those of its table.
+///
+/// Errors: its table has no primary key, or one of other types than before.
+pub(crate) fn make(connection: &Connection, table: Oid) -> Result<Deletions, Refused> {
+    let table = &facts::read(table)?;
+    let deletions = match find(connection, table)? {
+        Some(deletions) => {
+            follow(connection, table, deletions)?;
+            deletions
+        }
+        None => create(connection, table)?,
+    };
+    dependency::drop_with(deletions, table.oid);
+    let key = table.key.iter().map(|key| table.key_column(key).name.clone()).collect();
+    Ok(Deletions { table: deletions, key })
+}
+
+/// Drops the table of the deletions of a table, if there is one and no trigger names it any more.
+pub(crate) fn drop(connection: &Connection, table: Oid, was: Option<Oid>) -> Result<(), Refused> {
+    let Some(deletions) = was.or(tied(connection, table)?) else { return Ok(()) };
+    if key_types_of(deletions).is_none() || !is_free_for(connection, deletions, table)? {
+        return Ok(());
+    }
+    connection.run_direct(text!["DROP TABLE ", declared::relation(deletions)], &[]).map(|_| ())
+}
+
+/// Forgets the deletions of a table, and of those that inherit from it, that are at least so old. Answers how many.
+pub(crate) fn forget(table: Oid, older_than: Value) -> Result<i64, Refused> {
+    let roots = members::all(table, RelationLock::None);
+    let roots = roots.iter().filter(|member| is_root(member, table));
+    let all: Vec<(Oid, Oid)> = roots.filter_map(|root| of(root.oid).map(|deletions| (root.oid, deletions))).collect();
+    if all.is_empty() {
+        let table = catalog::relation_name(table);
+        return Err(Refused::Deletions { table, problem: DeletionsProblem::NotRemembered });
+    }
+    let connection = Connection::open()?;
+    let mut forgotten = 0;
+    for (root, deletions) in all {
+        if catalog::owner_of(deletions) != catalog::owner_of(root) {
+            return Err(of_another_owner(root, deletions));
+        }
+        // What the owner has made of the table, such as a trigger, runs with no more than the owner's rights.
+        let _owner = AsOwner::past_policies(deletions);
+        let Some(time) = column_of_time(deletions) else { continue };
+        let sql = text![
+            "DELETE FROM ONLY ",
+            declared::relation(deletions),
+            " AS d WHERE d.",
+            Identifier(&time),
+            " OPERATOR(pg_catalog.<=) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $1)"
+        ];
+        forgotten += connection.run_direct(sql, &[older_than])?;
+    }
+    connection.close()?;
+    Ok(i64::try_from(forgotten).unwrap_or(i64::MAX))
+}
+
+/// Whether a member has a table of its own for its deletions: the table that is named, or one that inherits from it.
+pub(crate) fn is_root(member: &Member, target: Oid) -> bool {
+    member.oid == target || member.kind == MemberKind::Inherits
+}
+
+/// One that the triggers name or that goes with the table, unless it has another form or goes with another table.
+fn find(connection: &Connection, table: &Table) -> Result<Option<Oid>, Refused> {
+    let types = key_types(table);
+    let tied = tied(connection, table.oid)?;
+    for found in [of(table.oid), tied].into_iter().flatten() {
+        if !is_free_for(connection, found, table.oid)? {
+            continue;
+        }
+        // Whoever may make triggers can name any table in one. What goes with this one was made here.
+        if tied != Some(found) && catalog::owner_of(found) != catalog::owner_of(table.oid) {
+            return Err(of_another_owner(table.oid, found));
+        }
+        if !fits(found, &types) {
+            let (name, problem) = (table.name.clone(), DeletionsProblem::Columns(catalog::relation_name(found)));
+            return Err(Refused::Deletions { table: name, problem });
+        }
+        return Ok(Some(found));
+    }
+    Ok(None)
+}
+
+/// A table that is dropped with this one and has the form of one for deletions.
+fn tied(connection: &Connection, table: Oid) -> Result<Option<Oid>, Refused> {
+    let sql = text![
+        "SELECT d.objid FROM pg_catalog.pg_depend AS d JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) d.objid",
+        " WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass",
+        " AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid OPERATOR(pg_catalog.=) '",
+        table.to_u32(),
+        "'::pg_catalog.oid AND d.refobjsubid OPERATOR(pg_catalog.=) 0 AND d.deptype OPERATOR(pg_catalog.=) 'a'::pg_catalog.\"char\"",
+        " AND c.relkind OPERATOR(pg_catalog.=) 'r'::pg_catalog.\"char\" AND NOT c.relispartition",
+    ];
+    Ok(connection.read_text(sql)?.and_then(|oid| oid.to_str().ok()?.parse::<u32>().ok()).map(Oid::from))
+}
+
+/// Whether a table goes with this one or, as after a restore, with none.
+fn is_free_for(connection: &Connection, deletions: Oid, table: Oid) -> Result<bool, Refused> {
+    let sql = text![
+        "SELECT 'another' FROM pg_catalog.pg_depend AS d",
+        " WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid OPERATOR(pg_catalog.=) '",
+        deletions.to_u32(),
+        "'::pg_catalog.oid AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass",
+        " AND d.deptype OPERATOR(pg_catalog.=) 'a'::pg_catalog.\"char\" AND d.refobjid OPERATOR(pg_catalog.<>) '",
+        table.to_u32(),
+        "'::pg_catalog.oid",
+    ];
+    Ok(connection.read_text(sql)?.is_none())
+}
+
+/// The types of a table's key, which are no domains.
+pub(crate) fn key_types(table: &Table) -> Vec<Oid> {
+    table.key.iter().map(|key| table.key_column(key).base_type).collect()
+}
+
+fn create(connection: &Connection, table: &Table) -> Result<Oid, Refused> {
+    let schema = catalog::schema_of(table.oid);
+    let name = catalog::derived_name(&table.name.name, WORD, Some(schema));
+    let qualified = text![Identifier(&table.name.schema), ".", Identifier(&name)];
+    let keys = || table.key.iter().map(|key| table.key_column(key));
+    let columns = keys().map(|column| {
+        let declared = declared::unlimited_type(column.base_type);
+        text![Identifier(&column.name), " ", declared, declared::collate(column.collation), " NOT NULL"]
+    });
+    let free = |word: &str| {
+        let mut name = word.as_bytes().to_vec();
+        while keys().any(|column| column.name.as_bytes() == name) {
+            name.push(b'_');
+        }
+        c_string(name)
+    };
+    let (fence, time) = (free("fence"), free("deleted_at"));
+    let fence = text![Identifier(&fence), " pg_catalog.int8 NOT NULL"];
+    let time = text![Identifier(&time), " pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()"];
+    let key = text!["PRIMARY KEY (", joined(keys().map(|column| text![Identifier(&column.name)]), ", "), ")"];
+    let parts = joined(columns.chain([fence, time, key]), ", ");
+    let durability = if catalog::persistence(table.oid) == pg_sys::RELPERSISTENCE_UNLOGGED { "UNLOGGED " } else { "" };
+    run(connection, text!["CREATE ", durability, "TABLE ", &qualified[..], " (", parts, ") USING heap"])?;
+    let deletions = catalog::relation_in(schema, &name).ok_or(Refused::NoRelation(table.oid))?;
+    follow_owner(connection, table, deletions)?;
+    // Default privileges may have granted some.
+    for grantee in grantees(connection, deletions)? {
+        run(connection, text!["REVOKE ALL ON TABLE ", &qualified[..], " FROM ", grantee, " CASCADE"])?;
+    }
+    run(connection, text!["COMMENT ON TABLE ", qualified, " IS '", COMMENT, "'"])?;
+    Ok(deletions)
+}
+
+fn follow(connection: &Connection, table: &Table, deletions: Oid) -> Result<(), Refused> {
+    locks::lock_relation(deletions, RelationLock::Triggers);
+    follow_owner(connection, table, deletions)?;
+    let schema = catalog::schema_of(table.oid);
+    let first = catalog::derived_name(&table.name.name, WORD, None);
+    let is_derived = catalog::relation_name(deletions).name.as_bytes().starts_with(first.as_bytes());
+    if !is_derived || catalog::schema_of(deletions) != schema {
+        let name = catalog::derived_name(&table.name.name, WORD, Some(schema));
+        if catalog::schema_of(deletions) != schema {
+            let aside =
+                text!["ALTER TABLE ", declared::relation(deletions), " SET SCHEMA ", Identifier(&table.name.schema)];
+            run(connection, aside)?;
+        }
+        if !is_derived {
+            run(connection, text!["ALTER TABLE ", declared::relation(deletions), " RENAME TO ", Identifier(&name)])?;
+        }
+    }
+    let wanted = catalog::persistence(table.oid);
+    if catalog::persistence(deletions) != wanted {
+        let set = if wanted == pg_sys::RELPERSISTENCE_UNLOGGED { " SET UNLOGGED" } else { " SET LOGGED" };
+        run(connection, text!["ALTER TABLE ", declared::relation(deletions), set])?;
+    }
+    Ok(())
+}
+
+fn of_another_owner(table: Oid, deletions: Oid) -> Refused {
+    let problem = DeletionsProblem::Owner(catalog::relation_name(deletions));
+    Refused::Deletions { table: catalog::relation_name(table), problem }
+}
+
+fn follow_owner(connection: &Connection, table: &Table, deletions: Oid) -> Result<(), Refused> {
+    match catalog::owner_of(table.oid) {
+        Some(owner) if catalog::owner_of(deletions) != Some(owner) => {
+            let alter = text!["ALTER TABLE ", declared::relation(deletions), " OWNER TO ", declared::role(owner)];
+            run(connection, alter)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Who else than its owner has a right on a table, as SQL names them.
+fn grantees(connection: &Connection, table: Oid) -> Result<Vec<Vec<u8>>, Refused> {
+    let sql = text![
+        "SELECT pg_catalog.string_agg(DISTINCT CASE WHEN a.grantee OPERATOR(pg_catalog.=) '0'::pg_catalog.oid THEN 'PUBLIC'",
+        " ELSE pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(a.grantee)::pg_catalog.text) END, ', ')",
+        " FROM pg_catalog.pg_class AS c CROSS JOIN LATERAL pg_catalog.aclexplode(c.relacl) AS a",
+        " WHERE c.oid OPERATOR(pg_catalog.=) '",
+        table.to_u32(),
+        "'::pg_catalog.oid AND a.grantee OPERATOR(pg_catalog.<>) c.relowner",
+    ];
+    Ok(connection.read_text(sql)?.map(CString::into_bytes).into_iter().collect())
+}
+
+fn column_of_time(deletions: Oid) -> Option<CString> {
+    let relation = OpenRelation::open(deletions, RelationLock::Writes)?;
+    let time =
+        relation.columns().find(|column| column.form.atttypid == pg_sys::TIMESTAMPTZOID && column.form.atthasdef)?;
+    Some(catalog::name(&time.form.attname))
+}
+
+fn run(connection: &Connection, sql: Vec<u8>) -> Result<(), Refused> {
+    connection.run_direct(sql, &[]).map(|_| ())
+}

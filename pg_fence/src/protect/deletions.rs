@@ -1,0 +1,263 @@
+//! Deletions that are remembered: the trigger that notes them and asks for them, and how they are forgotten.
+//!
+//! It fires after a row of a protected table was deleted, inserted, or given another key. It reads and writes the table of
+//! the deletions with the rights of its owner, who owns the protected table too; nobody else needs a right on it. Whoever
+//! inserts a key that another transaction is deleting waits for it at the primary key; what that one has committed is then
+//! read whatever the snapshot. Invariant: what is remembered of a key is at least as new as the last row that had it.
+
+use crate::errors::{DeletionsProblem, Disclosed, Refused, UnfencedWrite};
+use crate::protect::companion;
+use crate::protect::members;
+use crate::protect::passes;
+use crate::protect::remembering::{self, Named};
+use crate::row::key::Key;
+use crate::server::call::{Call, Reply};
+use crate::server::callbacks;
+use crate::server::catalog;
+use crate::server::operators;
+use crate::server::rights::{self, AsOwner};
+use crate::server::session::MainThread;
+use crate::server::trigger::{Command, EventRow, TriggerEvent};
+use crate::server::types::{self, Value};
+use crate::stats;
+use crate::table::plans::{self, Values};
+use crate::table::relation::{Column, Table};
+use crate::table::statement::Statement;
+use crate::table::tables;
+use crate::table::verb::{Answer, Source, Verb};
+use fence::deletion::{InsertVerdict, remembered_after};
+use pg_forms::joined;
+use pgrx::pg_sys::{self, Datum, Oid};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// What the conditions of triggers were seen to name, checked. A session that fires more triggers reads some again.
+static KNOWN: MainThread<RefCell<BTreeMap<u32, Rc<Known>>>> = MainThread(RefCell::new(BTreeMap::new()));
+/// The table of the deletions of each table that a function of this library has inserted into.
+static TABLES: MainThread<RefCell<BTreeMap<u32, Option<Oid>>>> = MainThread(RefCell::new(BTreeMap::new()));
+const MAX_KNOWN: usize = 1_000;
+
+struct Known {
+    named: Named,
+    /// The relations that it was read from.
+    relations: Vec<Oid>,
+}
+
+/// Forgets what was read of a relation when that changes. Called once, when the library is loaded.
+pub(crate) fn watch_changes() {
+    callbacks::at_relation_change(|changed| {
+        KNOWN.borrow_mut().retain(|_, known| changed.is_some_and(|oid| !known.relations.contains(&oid)));
+        TABLES
+            .borrow_mut()
+            .retain(|&table, deletions| changed.is_some_and(|oid| oid.to_u32() != table && *deletions != Some(oid)));
+    });
+}
+
+/// `remember()`, the trigger: notes the key of a row that was deleted, and refuses a new row whose key a newer fence has
+/// deleted.
+pub(crate) fn remember(call: &Call) -> Result<Reply, Refused> {
+    let event = TriggerEvent::of(call).ok_or(Refused::NotATrigger)?;
+    let known = known(&event)?;
+    let named = &known.named;
+    let fence = |row| event.integer(row, named.fence);
+    match event.command() {
+        Command::Insert => ask(&event, named, EventRow::Given)?,
+        // A row that goes on in another partition is not deleted.
+        Command::Delete if event.has_moved() => {}
+        Command::Delete => note(&event, named, fence(EventRow::Given))?,
+        Command::Update => {
+            note(&event, named, fence(EventRow::Given).max(fence(EventRow::New)))?;
+            ask(&event, named, EventRow::New)?;
+        }
+        Command::Truncate => return Err(Refused::NotATrigger),
+    }
+    Ok(Reply::Void)
+}
+
+/// `has_key(deletions regclass, fence bigint, VARIADIC key "any")`: the condition of the trigger on deletions and inserts,
+/// true of every row.
+pub(crate) fn has_key(_call: &Call) -> Result<Reply, Refused> {
+    Ok(Reply::from(true))
+}
+
+/// `changes_key(deletions regclass, old_fence bigint, new_fence bigint, VARIADIC keys "any")`: whether the values before and
+/// after an update, which follow each other in pairs, have other bytes.
+pub(crate) fn changes_key(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    (0..3).for_each(|_| given.skip());
+    while given.has_more() {
+        let (old, new) = (given.value("keys")?, given.value("keys")?);
+        if !operators::have_same_bytes(old, new) {
+            return Ok(Reply::from(true));
+        }
+    }
+    Ok(Reply::from(false))
+}
+
+/// `fence_forget_deletions(target regclass, older_than interval)`: forgets the deletions that are older, and answers how many.
+/// For the owner of the table.
+pub(crate) fn fence_forget_deletions(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    let table = given.table("target")?;
+    let older_than = given.value("older_than")?;
+    if !catalog::relation_exists(table) {
+        return Err(Refused::NoRelation(table));
+    }
+    let name = catalog::relation_name(table);
+    rights::require_owner(table, &name.name);
+    if operators::is_negative(older_than) {
+        return Err(Refused::NegativeAge { given: older_than.text() });
+    }
+    companion::forget(table, older_than).map(Reply::from)
+}
+
+/// `trigger_deletions(condition pg_node_tree, kind smallint, OUT deletions regclass, OUT fence smallint, OUT key text)`: what
+/// the WHEN condition of a trigger with this `pg_trigger.tgtype` names; nulls when it is not one that `fence_protect` makes.
+pub(crate) fn trigger_deletions(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    let (condition, kind) = (given.text_of_tree(), given.small_number());
+    let named = condition.zip(kind).and_then(|(condition, kind)| remembering::read(&condition, kind));
+    Ok(call.record(&named.map_or([None; 3], |named| {
+        let key = joined(named.key.iter().map(|&column| i64::from(column)), " ");
+        [Some(Datum::from(named.deletions)), Some(Datum::from(named.fence)), Some(types::text_datum(&key))]
+    })))
+}
+
+/// The fence that a deletion of this key, with values of its columns' own types, is remembered with.
+pub(crate) fn recall(table: &Table, key: &Key) -> Result<Option<i64>, Refused> {
+    if !table.may_be_protected {
+        return Ok(None);
+    }
+    let found = TABLES.borrow().get(&table.oid.to_u32()).copied();
+    let deletions = found.unwrap_or_else(|| {
+        let found = companion::of(table.oid);
+        let found = found.filter(|&deletions| {
+            companion::is_of(deletions, table.oid) && companion::fits(deletions, &companion::key_types(table))
+        });
+        let mut tables = TABLES.borrow_mut();
+        if tables.len() >= MAX_KNOWN {
+            tables.clear();
+        }
+        tables.insert(table.oid.to_u32(), found);
+        found
+    });
+    match deletions {
+        Some(deletions) => Memory::open(deletions)?.read(&key.values),
+        None => Ok(None),
+    }
+}
+
+fn note(event: &TriggerEvent, named: &Named, deleted: Option<i64>) -> Result<(), Refused> {
+    let Some(fence) = remembered_after(None, deleted) else { return Ok(()) };
+    Memory::open(named.deletions)?.write(&key(event, named, EventRow::Given), fence)
+}
+
+fn ask(event: &TriggerEvent, named: &Named, row: EventRow) -> Result<(), Refused> {
+    let memory = Memory::open(named.deletions)?;
+    let values = key(event, named, row);
+    let remembered = memory.read(&values)?;
+    let new = event.integer(row, named.fence);
+    let verdict = passes::judge_insert(remembered, new);
+    if verdict == InsertVerdict::Accepted {
+        return Ok(());
+    }
+    let key = memory.key(&values)?.text(&memory.table);
+    drop(memory);
+    let may_show = members::may_disclose(event.table(), named.fence);
+    let stored = if may_show { Disclosed::Fence(remembered) } else { Disclosed::Hidden };
+    let (table, key) = (event.table_name(), may_show.then_some(key));
+    let refused = match verdict {
+        InsertVerdict::Stale(fence) => Refused::StaleInsert { table, key, stored, fence },
+        _ => Refused::Unfenced { table, write: UnfencedWrite::DeletedKey { key, stored } },
+    };
+    stats::count_refused(event.table(), &refused, remembered);
+    Err(refused)
+}
+
+fn key(event: &TriggerEvent, named: &Named, row: EventRow) -> Vec<Value> {
+    // A primary key has no nulls; one that is gone may have left some, which no deletion is remembered of.
+    named.key.iter().filter_map(|&column| event.value(row, column)).collect()
+}
+
+/// What the trigger's condition names. Errors: it was altered, or names a table that cannot be that of the deletions.
+fn known(event: &TriggerEvent) -> Result<Rc<Known>, Refused> {
+    if let Some(known) = KNOWN.borrow().get(&event.trigger_oid().to_u32()) {
+        return Ok(known.clone());
+    }
+    let table = event.table();
+    let named = event.condition().and_then(|condition| remembering::read(condition, event.kind()));
+    let Some(named) = named else {
+        return Err(Refused::Unfenced { table: event.table_name(), write: UnfencedWrite::Altered("write") });
+    };
+    let above = catalog::partition_ancestors(table);
+    if !companion::is_of(named.deletions, table) {
+        let deletions = catalog::relation_name(named.deletions);
+        return Err(Refused::Deletions { table: event.table_name(), problem: DeletionsProblem::Owner(deletions) });
+    }
+    let key_types = named.key.iter().map(|&column| event.column_type(column)).collect::<Vec<_>>();
+    if !companion::fits(named.deletions, &key_types) {
+        let deletions = catalog::relation_name(named.deletions);
+        return Err(Refused::Deletions { table: event.table_name(), problem: DeletionsProblem::Columns(deletions) });
+    }
+    let relations = [table, named.deletions].into_iter().chain(above).collect();
+    let known = Rc::new(Known { named, relations });
+    let mut all = KNOWN.borrow_mut();
+    if all.len() >= MAX_KNOWN {
+        all.clear();
+    }
+    all.insert(event.trigger_oid().to_u32(), known.clone());
+    Ok(known)
+}
+
+/// The table of the deletions, and the rights of its owner as long as this lives.
+struct Memory {
+    table: Rc<Table>,
+    _owner: AsOwner,
+}
+
+impl Memory {
+    fn open(deletions: Oid) -> Result<Memory, Refused> {
+        let owner = AsOwner::past_policies(deletions);
+        Ok(Memory { table: tables::open(deletions)?, _owner: owner })
+    }
+
+    fn read(&self, values: &[Value]) -> Result<Option<i64>, Refused> {
+        let key = self.key(values)?;
+        let mut bound = Values::with_capacity(values.len());
+        bound.extend(key.datums());
+        Ok(plans::run(&self.statement(&key, Verb::Recall), &bound)?.fence)
+    }
+
+    fn write(&self, values: &[Value], fence: i64) -> Result<(), Refused> {
+        let key = self.key(values)?;
+        let mut bound = Values::with_capacity(values.len() + 1);
+        bound.extend(key.datums());
+        bound.push(Some(Datum::from(fence)));
+        plans::run(&self.statement(&key, Verb::Remember), &bound).map(|_| ())
+    }
+
+    fn key(&self, values: &[Value]) -> Result<Key, Refused> {
+        Key::of_column_values(&self.table, values.to_vec())
+    }
+
+    fn statement<'m>(&'m self, key: &'m Key, verb: Verb) -> Statement<'m> {
+        let (table, fence) = (&*self.table, self.fence());
+        Statement {
+            table,
+            fence,
+            owner: None,
+            source: Source::Parameters,
+            fits: &key.fits,
+            verb,
+            answer: Answer::Fence,
+            patch: &[],
+        }
+    }
+
+    /// The first column after the key's.
+    fn fence(&self) -> &Column {
+        let fence = self.table.columns.iter().find(|column| !column.is_key && column.type_oid == pg_sys::INT8OID);
+        fence.unwrap_or(&self.table.columns[0])
+    }
+}
