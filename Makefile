@@ -127,7 +127,7 @@ chaos: setup-test module extensions
 
 # Each fuzzer for FUZZ_SECONDS, with a new seed. The libFuzzer targets need a nightly toolchain of rustup and a C++ compiler.
 FUZZ_SECONDS := 180
-FUZZ_TARGETS := arguments codec lease queue wheel
+FUZZ_TARGETS := arguments awaits codec lease queue wheel
 FUZZ_LIVE := redis_commands redis_payloads $(if $(PG_CONFIG),sql,$(foreach major,$(MAJORS),'sql --major $(major)'))
 FUZZ_HOME := $(TARGET)/fuzz
 CARGO_FUZZ := $(FUZZ_HOME)/bin/cargo-fuzz

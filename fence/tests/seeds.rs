@@ -2,6 +2,8 @@
 
 #[path = "../../tools/fuzz/cargo/src/arguments.rs"]
 mod arguments;
+#[path = "../../tools/fuzz/cargo/src/awaits.rs"]
+mod awaits;
 #[path = "../../tools/fuzz/cargo/src/codec.rs"]
 mod codec;
 #[path = "../../tools/fuzz/cargo/src/input.rs"]
@@ -29,6 +31,11 @@ fn run_all(target: &str, run: fn(&[u8])) {
 #[test]
 fn arguments_agree_with_a_second_reading() {
     run_all("arguments", arguments::run);
+}
+
+#[test]
+fn the_awaits_agree_with_a_plain_list() {
+    run_all("awaits", awaits::run);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Invariant: `run` of each module returns for any bytes, unless the crate is wrong.
 
 pub mod arguments;
+pub mod awaits;
 pub mod codec;
 pub mod input;
 pub mod lease;
