@@ -52,8 +52,9 @@ async def fenced_lock(r, name, ttl_ms=10_000, wait_ms=4_000, max_hold_ms=3_600_0
             raise failed.exceptions[0] from None
     finally:
         # Also when the wait was cancelled, as the grant may have been on its way. Without Redis the lease ends by itself.
-        with suppress(RedisError):
-            released = await r.execute_command("FENCELOCK.RELEASE", name, owner)
+        with suppress(RedisError, TimeoutError):
+            async with asyncio.timeout(ttl_ms / 1000):
+                released = await r.execute_command("FENCELOCK.RELEASE", name, owner)
     if released == 0:
         raise LockLost(f"the lease of {name} with fence {fence} has ended")
 

@@ -35,46 +35,65 @@ def lease(r, name, *, ttl_ms=10_000, wait_ms=4_000, max_hold_ms=3_600_000, lost=
     wait_ms: None does not wait. max_hold_ms: the lease ends then, however often it is renewed, so that a block that hangs
     does not keep the lock for ever. lost: an Event that is set when the lease has ended.
     """
-    owner, done, lost = uuid.uuid4().hex, threading.Event(), lost or threading.Event()
+    if ttl_ms < 100:
+        raise ValueError(f"ttl_ms is in milliseconds: {ttl_ms} is too short to renew")
+    owner = uuid.uuid4().hex
     wait = () if wait_ms is None else ("WAIT", wait_ms)
     # redis-py sends a call again when the connection drops: RETRY makes that safe.
     fence = r.execute_command("FENCELOCK.ACQUIRE", name, owner, ttl_ms, *wait, "RETRY", "MAXHOLD", max_hold_ms)
     if fence is None:
         raise LockBusy(f"{name} is busy")
-    renewal = threading.Thread(target=_renew, args=(r, name, owner, fence, ttl_ms, done, lost), daemon=True)
-    renewal.start()
-    released = None
+    holder = _Holder(r, (name, owner), fence, ttl_ms, lost or threading.Event())
+    holder.lasts(min(ttl_ms, max_hold_ms) / 1000)
+    holder.start()
     try:
         yield fence
     finally:
-        done.set()
-        renewal.join()
-        with suppress(RedisError):  # the lease ends by itself
-            released = r.execute_command("FENCELOCK.RELEASE", name, owner, "FENCE", fence)
-    if lost.is_set() or released == 0:
+        holder.done.set()
+        holder.over.wait()
+    if holder.lost.is_set():
         raise LockLost(f"the lease of {name} with fence {fence} has ended")
 
 
-def _renew(r, name, owner, fence, ttl_ms, done, lost):
-    """Extend the lease every third of it. Set `lost` when it has ended, or when Redis was silent for as long as it lasts."""
-    ends = _set_after(ttl_ms / 1000, lost)
-    while not lost.is_set() and not done.wait(ttl_ms / 3000):
-        asked = time.monotonic()
-        try:
-            left_ms = r.execute_command("FENCELOCK.EXTEND", name, owner, ttl_ms, "FENCE", fence)
-        except RedisError:
-            continue  # not lost: try again until the lease ends
-        ends.cancel()
-        if left_ms == 0:
-            lost.set()
-            return
-        ends = _set_after(asked + left_ms / 1000 - time.monotonic(), lost)
-    ends.cancel()
+class _Holder(threading.Thread):
+    """Extends a lease every third of it until `done` is set, then releases it.
 
+    `lost` is set when the lease has ended, or Redis was silent for as long as it lasts, before that. `over` is set when the
+    lease is released or has ended: a call to Redis may hang for much longer.
+    """
 
-def _set_after(seconds, event):
-    """A timer of its own, because a call to Redis may hang for longer than the lease."""
-    timer = threading.Timer(seconds, event.set)
-    timer.daemon = True
-    timer.start()
-    return timer
+    def __init__(self, r, lock, fence, ttl_ms, lost):
+        super().__init__(daemon=True)
+        self.r, self.lock, self.fence, self.ttl_ms, self.lost = r, lock, fence, ttl_ms, lost
+        self.done, self.over, self._timer = threading.Event(), threading.Event(), None
+
+    def run(self):
+        while not self.lost.is_set() and not self.done.wait(self.ttl_ms / 3000):
+            asked = time.monotonic()
+            with suppress(RedisError):  # not lost: try again until the lease ends
+                left_ms = self._call("EXTEND", self.ttl_ms)
+                if left_ms == 0:
+                    self.lost.set()
+                else:
+                    self.lasts(asked + left_ms / 1000 - time.monotonic())
+        with suppress(RedisError):  # the lease ends by itself
+            if self._call("RELEASE") == 0:
+                self.lost.set()
+        self._timer.cancel()
+        self.over.set()
+
+    def lasts(self, seconds):
+        """The lease ends after so long, unless it is extended."""
+        if self._timer:
+            self._timer.cancel()
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _end(self):
+        if not self.done.is_set():
+            self.lost.set()
+        self.over.set()
+
+    def _call(self, command, *words):
+        return self.r.execute_command(f"FENCELOCK.{command}", *self.lock, *words, "FENCE", self.fence)

@@ -531,6 +531,16 @@ def test_what_cannot_be_protected_is_refused_with_its_reason(db):
     assert outcome(db, "SELECT fence_protect(NULL)") == "22004"
 
 
+def test_the_hint_about_a_column_that_can_be_null_runs_as_it_stands(db):
+    db.execute("""CREATE SCHEMA aside; CREATE TABLE aside."Odd T" (id int PRIMARY KEY, "Lock 'f" bigint)""")
+    db.execute("""INSERT INTO aside."Odd T" VALUES (1), (2)""")
+    protect = """SELECT fence_protect('aside."Odd T"', 'Lock ''f')"""
+    error = refusal(db, protect)
+    assert error.diag.message_primary == """fence column "Lock 'f" of table "Odd T" can be null"""
+    db.execute(error.diag.message_hint.removeprefix("Run: "))
+    db.execute(protect)
+
+
 @pytest.mark.parametrize("column_type", ["int", "small_fence", "big_fence"])
 def test_a_fence_column_of_another_name_and_type_is_protected_as_well(db, column_type):
     db.execute("CREATE DOMAIN small_fence AS int; CREATE DOMAIN big_fence AS bigint")

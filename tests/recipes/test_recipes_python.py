@@ -104,6 +104,28 @@ class TestLease:
             assert lost.wait(30)
             hang.set()
 
+    def test_a_redis_that_hangs_keeps_nobody_in_the_block_for_longer_than_the_lease(self, r):
+        recipe = example("lease")
+        lost, lost_late, hang = threading.Event(), threading.Event(), threading.Event()
+
+        class Hanging(Broken):
+            def execute_command(self, *words):
+                if words[0] != "FENCELOCK.ACQUIRE":
+                    hang.wait(120)
+                return super().execute_command(*words)
+
+        with recipe.lease(Hanging(r), "in time", ttl_ms=3_000, lost=lost):
+            """The work is done before the lease ends."""
+        with pytest.raises(recipe.LockLost), recipe.lease(Hanging(r), "late", ttl_ms=300, lost=lost_late):
+            assert lost_late.wait(30)
+        assert not hang.is_set() and not lost.is_set()
+        hang.set()
+
+    def test_a_lease_of_seconds_is_refused(self, r):
+        with pytest.raises(ValueError, match="ttl_ms is in milliseconds: 30"), example("lease").lease(r, "k", ttl_ms=30):
+            raise AssertionError
+        assert inspect(r, "k") is None
+
     def test_the_lease_of_a_block_that_hangs_ends_after_its_longest_time(self, r):
         recipe, lost = example("lease"), threading.Event()
         with pytest.raises(recipe.LockLost), recipe.lease(r, "k", ttl_ms=300, max_hold_ms=500, lost=lost):

@@ -4,7 +4,7 @@ use crate::errors::problems::deleted;
 use crate::errors::{Refused, arrays, owners};
 use crate::server::log::Report;
 use fence::{Brought, Fence};
-use pg_forms::text;
+use pg_forms::{Identifier, text};
 
 /// What to do about a stale fence. The sentence after it names the other cause: fences of two locks cannot be compared.
 const TAKEN_OVER: &str = "Another holder has taken over. Roll back, and take the lock again.";
@@ -241,8 +241,13 @@ impl Refused {
                     .about(table)
             }
             Refused::NullableFence { table, column } => {
+                let (fence, name) =
+                    (Identifier(&column), text![Identifier(&table.schema), ".", Identifier(&table.name)]);
+                let no_nulls = text!["UPDATE ", &name[..], " SET ", fence, " = 0 WHERE ", fence, " IS NULL; "];
+                let no_more =
+                    text!["ALTER TABLE ", name, " ALTER ", fence, " SET DEFAULT 0, ALTER ", fence, " SET NOT NULL"];
                 Report::new("55000", text!["fence column \"", &column, "\" of table \"", &table.name, "\" can be null"])
-                    .hint(text!["ALTER TABLE ... ALTER ", &column, " SET DEFAULT 0, ALTER ", &column, " SET NOT NULL."])
+                    .hint(text!["Run: ", no_nulls, no_more])
                     .about(table)
                     .column(column)
             }
