@@ -47,7 +47,7 @@ pub enum Verdict {
 pub struct Owned<'a> {
     /// The fence; `None` means [`NEVER_CLAIMED`].
     pub fence: Option<i64>,
-    /// Its owner, byte for byte. `None` and no bytes: nobody has said whose it is.
+    /// Its owner, byte for byte. `None`: nobody has said whose it is.
     pub owner: Option<&'a [u8]>,
 }
 
@@ -68,11 +68,7 @@ pub struct DuplicateFence;
 impl Owned<'_> {
     /// Whether the stored fence is [`DuplicateFence`] to the caller. One whose owner nobody has said is anybody's.
     pub fn is_of_another(self, caller: Bearer) -> bool {
-        self.fence == Some(caller.fence.get() as i64) && self.has_owner() && self.owner != caller.owner
-    }
-
-    fn has_owner(self) -> bool {
-        self.owner.is_some_and(|owner| !owner.is_empty())
+        self.fence == Some(caller.fence.get() as i64) && self.owner.is_some() && self.owner != caller.owner
     }
 }
 
@@ -135,7 +131,7 @@ impl GuardVerdict {
             return GuardVerdict::Duplicate;
         }
         match GuardVerdict::of(stored.fence, caller.fence, read_in) {
-            GuardVerdict::Shared if caller.owner.is_some() && !stored.has_owner() => GuardVerdict::Alone,
+            GuardVerdict::Shared if caller.owner.is_some() && stored.owner.is_none() => GuardVerdict::Alone,
             verdict => verdict,
         }
     }
@@ -302,7 +298,6 @@ mod tests {
             assert_eq!(judge(stored(5, a), a), Ok(Verdict::Accepted));
             for owner in [None, a] {
                 assert_eq!(judge(stored(5, None), owner), Ok(Verdict::Accepted), "nobody has said whose it is");
-                assert_eq!(judge(stored(5, Some(b"")), owner), Ok(Verdict::Accepted), "nor here");
             }
             // The owner of any other fence does not matter.
             for (fence, owner) in [(4, b), (6, b), (4, None), (6, None), (0, b)] {
@@ -326,7 +321,6 @@ mod tests {
                 assert_eq!(enter(Owned { owner: None, ..stored(fence) }, None), without);
                 let said = if without == GuardVerdict::Shared { GuardVerdict::Alone } else { without };
                 assert_eq!(enter(Owned { owner: None, ..stored(fence) }, Some(b"b")), said, "its owner is stamped");
-                assert_eq!(enter(Owned { owner: Some(b""), ..stored(fence) }, Some(b"b")), said);
             }
         }
     }

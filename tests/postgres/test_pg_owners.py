@@ -101,6 +101,9 @@ def test_a_newer_fence_takes_the_row_whoever_had_it_and_an_older_one_is_stale(ac
 @pytest.mark.parametrize("name", CALLS)
 def test_a_fence_of_nobody_is_anybodys_and_the_first_stamp_says_whose(acct, name, nobody):
     acct.execute(f"UPDATE acct SET fence_owner = {nobody}")
+    if nobody == "''":
+        assert refusal(acct, call(name, owner="'b'")).sqlstate == "LF007", "where the column can be NULL, an empty text is an owner"
+        acct.execute("ALTER TABLE acct ALTER fence_owner SET NOT NULL")
     assert acct.execute(call(name, owner="'b'")).fetchone()[0] in (True, 33, "33")
     if name in STAMPING:
         assert everything(acct)[0][2] == "b"

@@ -182,7 +182,8 @@ impl Change<'_> {
             return Ok(None);
         }
         let stored = outcome.fence;
-        let owner = outcome.owner.map(Value::text);
+        let is_somebody = |stored: &CString| self.owner.is_some_and(|owner| owner.is_somebody(stored.as_bytes()));
+        let owner = outcome.owner.map(Value::text).filter(is_somebody);
         let stamp = Owned { fence: stored, owner: owner.as_deref().map(CStr::to_bytes) };
         let given = self.owner.and_then(|owner| owner.given);
         let caller = Bearer { fence: self.fence, owner: given.as_ref().map(Bytes::bytes) };

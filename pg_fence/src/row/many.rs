@@ -214,7 +214,8 @@ impl Many<'_> {
     /// The rule's, on a row that was read.
     fn verdict(&self, row: &Reached) -> RowVerdict {
         let (fence, stored) = (self.fence(row.number), row.fence);
-        let owner = row.owner();
+        let is_somebody = |stored: &Bytes| self.owner.is_some_and(|owner| owner.is_somebody(stored.bytes()));
+        let owner = row.owner().filter(is_somebody);
         let stamp = Owned { fence: stored, owner: owner.as_ref().map(Bytes::bytes) };
         let given = self.owner.and_then(|owner| owner.given);
         let caller = Bearer { fence, owner: given.as_ref().map(Bytes::bytes) };

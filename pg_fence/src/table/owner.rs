@@ -1,7 +1,8 @@
 //! Where a table keeps whose a fence is: the column beside the fence column, and what a call says of it.
 //!
-//! Not the rule, which is in `fence`. Owners are compared byte for byte, whatever the collation. Invariant: a column is
-//! used only if it gives back what was stored, and nothing else that is equal to it.
+//! Not the rule, which is in `fence`. Owners are compared byte for byte, whatever the collation. Where nobody owns the fence
+//! the column is NULL, or an empty text if it cannot be. Invariant: a column is used only if it gives back what was stored,
+//! and nothing else that is equal to it.
 
 use crate::errors::{OwnerProblem, Refused};
 use crate::server::text::Bytes;
@@ -16,6 +17,18 @@ use std::ffi::{CStr, CString};
 pub(crate) struct Owner<'a> {
     pub(crate) column: &'a Column,
     pub(crate) given: Option<Bytes<'a>>,
+}
+
+impl Owner<'_> {
+    /// Whether what the column holds is somebody.
+    pub(crate) fn is_somebody(self, stored: &[u8]) -> bool {
+        !self.column.is_never_null || !stored.is_empty()
+    }
+
+    /// How the column says that nobody owns the fence.
+    pub(crate) fn nobody(self) -> &'static str {
+        if self.column.is_never_null { "''" } else { "NULL" }
+    }
 }
 
 /// What a call says of owners.

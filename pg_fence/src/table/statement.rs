@@ -213,7 +213,7 @@ impl Statement<'_> {
         // A default must not make it somebody's.
         let nobody = self.owner.filter(|owner| owner.given.is_none());
         let names = names.chain(nobody.map(|owner| text![Identifier(&owner.column.name)]));
-        let values = values.chain(nobody.map(|owner| text![nobody_in(owner.column)]));
+        let values = values.chain(nobody.map(|owner| text![owner.nobody()]));
         text![
             self.table.qualified_name(),
             " AS ",
@@ -232,12 +232,7 @@ impl Statement<'_> {
     fn is_owned(&self, owner: Owner) -> Vec<u8> {
         let nobodys = match owner.column.is_never_null {
             true => text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ''::pg_catalog.text"],
-            false => text![
-                self.owner_column(owner),
-                " IS NULL OR ",
-                self.owner_column(owner),
-                " OPERATOR(pg_catalog.=) ''::pg_catalog.text"
-            ],
+            false => text![self.column(owner.column), " IS NULL"],
         };
         match self.takes_owner() {
             true => text!["(", self.has_owner(owner), " OR ", nobodys, ")"],
@@ -270,12 +265,9 @@ impl Statement<'_> {
             Verb::Update => None,
             _ => Some(text![Identifier(&self.fence.name), " = ", self.fence_value()]),
         };
-        let owner = self.owner.filter(|_| stamp.is_some()).map(|owner| {
-            let nobody = nobody_in(owner.column);
-            match self.takes_owner() {
-                true => text![Identifier(&owner.column.name), " = ", self.owner_value()],
-                false => text![Identifier(&owner.column.name), " = ", nobody],
-            }
+        let owner = self.owner.filter(|_| stamp.is_some()).map(|owner| match self.takes_owner() {
+            true => text![Identifier(&owner.column.name), " = ", self.owner_value()],
+            false => text![Identifier(&owner.column.name), " = ", owner.nobody()],
         });
         let stamp = stamp.into_iter().chain(owner);
         let patch = self
@@ -330,9 +322,4 @@ impl Statement<'_> {
             .then(|| text![Identifier(catalog::INTERNALS), ".in_life(", Identifier(&self.table.alias), ".xmin)"]);
         joined(number.into_iter().chain(fence).chain(owner).chain(life).chain(row), ", ")
     }
-}
-
-/// How a column says that nobody owns the fence.
-fn nobody_in(column: &Column) -> &'static str {
-    if column.is_never_null { "''" } else { "NULL" }
 }
