@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from harness import eventually
-from refusals import outcome
+from refusals import outcome, refusal
 
 CLAIM = "SELECT * FROM fenced_claim(NULL::acct, %s, %s)"
 ROWS = [(1, 10, 5), (2, 20, 5), (3, 30, 0)]
