@@ -63,7 +63,7 @@ help:
 	@echo 'make test-matrix the suite on every server that is supported, fetched first; CELLS="redis-8.2 pg16" picks some'
 	@echo 'make test-clients  every client program of tests/clients/; installs their runtimes with apt-get'
 	@echo 'make test-schema-tools  what Rails and drizzle-kit make of a database with the extension; installs Ruby with apt-get'
-	@echo 'make chaos       histories of servers that are killed, frozen, moved and cut off: RUNS=20 of DURATION=20 seconds'
+	@echo 'make chaos       histories of servers that are killed, frozen, moved and cut off: two of each kind, of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
 	@echo 'make mutants     small changes of the protocol crate, one by one: fails when no test notices one; 40 minutes'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'

@@ -230,7 +230,7 @@ def test_the_checker_finds_a_planted_violation_at_a_row(name):
 # --- real servers, under every fault
 
 
-@pytest.mark.parametrize("kind", ["restart", "failover"])
+@pytest.mark.parametrize("kind", ["restart", "failover", "leases"])
 def test_one_order_explains_every_answer_and_none_a_planted_one(kind):
     run = record(kind, seed(), seconds=3, pace_s=(0.02, 0.1))
     print(run)
@@ -249,7 +249,7 @@ def assert_worth_judging(run):
 
 def altered(history, key, call, **changes):
     """The history with one call changed."""
-    copy = History(one_issuer=history.one_issuer)
+    copy = History(one_issuer=history.one_issuer, wakes=history.wakes)
     for name, calls in history.calls.items():
         for one in calls:
             copy.add(name, dataclasses.replace(one, **changes) if (name, one) == (key, call) else one)
@@ -326,8 +326,9 @@ def test_one_order_explains_every_answer_of_a_long_run(kind):
     print(run)
     assert not judge(run)
     assert set(run.faults) == set(FAULTS[kind])
-    assert run.history.count("steal", lambda told: isinstance(told, int)) > 0
-    assert run.history.count("await") > 0
+    if kind != "leases":
+        assert run.history.count("steal", lambda told: isinstance(told, int)) > 0
+        assert run.history.count("await") > 0
 
 
 class Forgetful:

@@ -1,6 +1,6 @@
 """`make chaos`: long runs of every kind, each judged; `python -m chaos check FILE` judges a saved history again.
 
-`DURATION=20` sets how long each run records, `RUNS=22` how many there are (one kind after another; two of each unless it is
+`DURATION=20` sets how long each run records, `RUNS=24` how many there are (one kind after another; two of each unless it is
 set), `SEED=1` the first seed, `KIND=failover` one kind alone. A kind that the chosen server cannot do is named.
 """
 

@@ -13,11 +13,11 @@ FORGOTTEN_US = 10_000_000
 class History:
     """The calls of one run, by key; for a resource what it held at first.
 
-    one_issuer: one server, or one after another, issued all fences; the nodes of a cluster do not.
+    one_issuer: one server, or one after another, issued all fences; the nodes of a cluster do not. wakes: see Lock.
     """
 
-    def __init__(self, *, one_issuer=True):
-        self.calls, self.one_issuer = {}, one_issuer
+    def __init__(self, *, one_issuer=True, wakes=False):
+        self.calls, self.one_issuer, self.wakes = {}, one_issuer, wakes
 
     def add(self, key, call):
         """Take a call in."""
@@ -38,7 +38,7 @@ class History:
     def save(self, path):
         """Write it as JSON lines."""
         with open(path, "w") as out:
-            out.write(json.dumps({"one_issuer": self.one_issuer}) + "\n")
+            out.write(json.dumps({"one_issuer": self.one_issuer, "wakes": self.wakes}) + "\n")
             for key, calls in self.calls.items():
                 out.writelines(json.dumps(encoded_call(key, call)) + "\n" for call in calls)
 
@@ -65,7 +65,7 @@ class History:
     def _model(self, key):
         if ":" in key:
             return Resource(freeze(EMPTY))
-        return Lock(self._forgotten(key))
+        return Lock(self._forgotten(key), wakes=self.wakes)
 
     def _forgotten(self, key):
         """For each fail-over the holds that it may bring back."""

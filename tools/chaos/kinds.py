@@ -3,6 +3,7 @@
 from harness.redis_server import server_version
 
 from .cluster import Down, Moves
+from .leases import Leases
 from .lossy import Lossy
 from .pair import Pair
 from .world import World
@@ -20,12 +21,13 @@ FAULTS = {
     "classic": _MOVES,
     "atomic": _MOVES,
     "down": [*_ANYWHERE, "go_down"],
+    "leases": ["freeze_worker", "freeze_network", "cut_connections", "freeze_postgres", "drop_replies_of_postgres", "kill_postgres"],
     "pg-failover": ["fail_over"],
     "pg-restore": ["restore"],
     "pg-crash": ["crash"],
 }
 KINDS = tuple(FAULTS)
-_WORLDS = {"clocks": Pair, "renamed": Pair, "classic": Moves, "atomic": Moves, "down": Down}
+_WORLDS = {"clocks": Pair, "renamed": Pair, "classic": Moves, "atomic": Moves, "down": Down, "leases": Leases}
 _WORLDS.update(dict.fromkeys(("pg-failover", "pg-restore", "pg-crash"), Lossy))
 
 

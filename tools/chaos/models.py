@@ -58,12 +58,15 @@ class Lock:
     writes. From `down` to `up` the server may change nothing. `leave` closes the connection of an EPHEMERAL hold.
 
     forgotten: for each call `forget` (a fail-over without the last writes), by its number, the holds that it can bring back.
+    wakes: at the end of a hold the server wakes the first waiter, which takes the lock then; so long a free lock is refused to
+    newcomers. And a lease runs from before the commit that grants or extends it. Else the server hands the lock over, and
+    begins the lease, in the same step.
     """
 
     initial = LockState(None, 0, False, BEGINNING)
 
-    def __init__(self, forgotten=None):
-        self._forgotten = forgotten or {}
+    def __init__(self, forgotten=None, *, wakes=False):
+        self._forgotten, self._wakes = forgotten or {}, wakes
 
     def next_states(self, state, call):
         """See the module."""
@@ -76,13 +79,15 @@ class Lock:
         owner, ttl_ms, wait_ms, retry = call.arguments
         fence = call.outcome
         if fence is None:
-            if state.hold and not (retry and state.hold.owner == owner):
+            if self._wakes:
+                yield state
+            elif state.hold and not (retry and state.hold.owner == owner):
                 yield from _live(state)
             return
         if state.down:
             return
         for free in _ended(state):
-            zone = free.zone.until(ttl_ms * 1000)
+            zone = self._lasting(free, ttl_ms, call)
             if fence is UNKNOWN:
                 yield free._replace(hold=Hold(owner, None, may_vanish=wait_ms > 0), zone=zone)
             elif fence > free.last:
@@ -125,7 +130,12 @@ class Lock:
             yield from self._not_held(state, owner, fence)
         elif not state.down and (call.outcome is UNKNOWN or call.outcome == ttl_ms):
             for held in self._live(state, owner, fence):
-                yield held._replace(zone=held.zone.until(ttl_ms * 1000))
+                yield held._replace(zone=self._lasting(held, ttl_ms, call))
+
+    def _lasting(self, state, ttl_ms, call):
+        """The zone with a lease that the call has set."""
+        zone = state.zone.until(ttl_ms * 1000)
+        return zone.blurred(call.returned_us - call.invoked_us, 0) if self._wakes else zone
 
     def _release(self, state, call):
         owner, fence = call.arguments

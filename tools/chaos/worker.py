@@ -146,6 +146,38 @@ class Postgres:
             time.sleep(0.01)
 
 
+class PostgresLeases:
+    """A client of the leases in PostgreSQL, asked in the words of the commands of Redis."""
+
+    def __init__(self, dsn):
+        self._postgres = Postgres(dsn)
+        self.settle = self._postgres.settle
+
+    def call(self, name, lock, *words):
+        """What Redis would reply."""
+        return getattr(self, name.partition(".")[2].lower())(lock, *words)
+
+    def acquire(self, lock, owner, ttl_ms, *options):
+        wait_ms = options[options.index("WAIT") + 1] if "WAIT" in options else None
+        return self._value("SELECT fencelock_acquire(%s, %s, %s, %s, %s)", lock, owner, ttl_ms, wait_ms, "RETRY" in options)
+
+    def extend(self, lock, owner, ttl_ms, _, fence):
+        return self._value("SELECT fencelock_extend(%s, %s, %s, %s::bigint)", lock, owner, ttl_ms, fence)
+
+    def release(self, lock, owner, _, fence):
+        return int(self._value("SELECT fencelock_release(%s, %s, %s::bigint)", lock, owner, fence))
+
+    def check(self, lock, fence):
+        return int(self._value("SELECT fencelock_check(%s, %s)", lock, fence))
+
+    def inspect(self, lock):
+        state, owner, fence, ttl_ms = self._postgres.call("SELECT state, owner, fence, ttl_ms FROM fencelock_inspect(%s)", (lock,))
+        return state and [b"owner", owner.encode(), b"fence", fence, b"ttl-ms", ttl_ms]
+
+    def _value(self, sql, *values):
+        return self._postgres.call(sql, values)[0]
+
+
 class Client:
     """One thread of work. `calls` is its history."""
 
@@ -153,7 +185,8 @@ class Client:
 
     def __init__(self, name, task, seed):
         self.name, self.task, self.chance = name, task, random.Random(seed)
-        self.redis, self.postgres = Redis(task["redis"]), Postgres(task["dsn"])
+        self.redis = PostgresLeases(task["dsn"]) if task["leases"] else Redis(task["redis"])
+        self.postgres = Postgres(task["dsn"])
         self.calls, self.refused = [], {}
         self._number = 0
         self._earlier = None
@@ -220,6 +253,8 @@ class Client:
     def come_upon(self, key, owner, ttl_ms):
         """Look who holds the lock; by chance take it over or wait for the end of that hold. Returns the fence, if any."""
         held = self.inspect(key)
+        if self.task["leases"]:
+            return None
         fence = held[1] if held not in (None, UNKNOWN) else None
         if fence is not None and self.happens(0.3):
             self.await_end(key, fence, self.chance.choice(AWAITS_MS))
@@ -231,7 +266,8 @@ class Client:
         """With a hold that has ended: none of this may work, and the checker knows."""
         self.chance.choice([self.check, self.release])(key, owner, fence)
         self.extend(key, owner, fence, 200)
-        self.await_end(key, fence, 1)
+        if not self.task["leases"]:
+            self.await_end(key, fence, 1)
 
     # --- each call, as it is written down
 

@@ -84,9 +84,11 @@ class World:
     locks = LOCKS
     # A cluster has an issuer of fences in each of its nodes.
     one_issuer = True
+    # See Lock.
+    wakes = False
 
     def __init__(self, kind, seed, *, stalls=0.04, fenced=True, module_args=(), config=None):
-        self.run = Run(kind, seed, History(one_issuer=self.one_issuer))
+        self.run = Run(kind, seed, History(one_issuer=self.one_issuer, wakes=self.wakes))
         self._kind, self._module_args, self._config = kind, module_args, config or {}
         self._habits = {"stalls": stalls, "fenced": fenced}
         self._chance = random.Random(seed)
@@ -279,6 +281,7 @@ class World:
             "dsn": make_conninfo(self.postgres.url(), port=self.postgres_proxy.port),
             "keys": self.locks,
             "hashes": self._has_hashes(),
+            "leases": False,
             **self._habits,
         }
 
