@@ -161,7 +161,7 @@ fn tied(connection: &Connection, table: Oid) -> Result<Option<Oid>, Refused> {
         "'::pg_catalog.oid AND d.refobjsubid OPERATOR(pg_catalog.=) 0 AND d.deptype OPERATOR(pg_catalog.=) 'a'::pg_catalog.\"char\"",
         " AND c.relkind OPERATOR(pg_catalog.=) 'r'::pg_catalog.\"char\" AND NOT c.relispartition",
     ];
-    Ok(connection.read_text(sql)?.and_then(|oid| oid.to_str().ok()?.parse::<u32>().ok()).map(Oid::from))
+    Ok(connection.read_text_now(sql)?.and_then(|oid| oid.to_str().ok()?.parse::<u32>().ok()).map(Oid::from))
 }
 
 /// Whether a table goes with this one or, as after a restore, with none.
@@ -175,7 +175,7 @@ fn is_free_for(connection: &Connection, deletions: Oid, table: Oid) -> Result<bo
         table.to_u32(),
         "'::pg_catalog.oid",
     ];
-    Ok(connection.read_text(sql)?.is_none())
+    Ok(connection.read_text_now(sql)?.is_none())
 }
 
 /// The types of a table's key, which are no domains.
@@ -266,7 +266,7 @@ fn grantees(connection: &Connection, table: Oid) -> Result<Vec<Vec<u8>>, Refused
         table.to_u32(),
         "'::pg_catalog.oid AND a.grantee OPERATOR(pg_catalog.<>) c.relowner",
     ];
-    Ok(connection.read_text(sql)?.map(CString::into_bytes).into_iter().collect())
+    Ok(connection.read_text_now(sql)?.map(CString::into_bytes).into_iter().collect())
 }
 
 fn column_of_time(deletions: Oid) -> Option<CString> {

@@ -87,8 +87,13 @@ pub(crate) fn changes_key(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     (0..3).for_each(|_| given.skip());
     while given.has_more() {
-        let (old, new) = (given.value("keys")?, given.value("keys")?);
-        if !operators::have_same_bytes(old, new) {
+        let old = given.value("keys")?;
+        // A call by hand may pass anything.
+        if !given.has_more() {
+            return Ok(Reply::from(true));
+        }
+        let new = given.value("keys")?;
+        if old.type_oid() != new.type_oid() || !operators::have_same_bytes(old, new) {
             return Ok(Reply::from(true));
         }
     }

@@ -38,10 +38,19 @@ impl Connection {
     /// The first field of the first row that a query answers, as text; `None` where there is none. Reads by the
     /// snapshot that is in force, as it is used while statements of the caller run.
     pub(crate) fn read_text(&self, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
+        Connection::read_as(READ_ONLY, sql)
+    }
+
+    /// The same by a snapshot of now, which shows what the statements before it have done.
+    pub(crate) fn read_text_now(&self, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
+        Connection::read_as(READ_WRITE, sql)
+    }
+
+    fn read_as(how: bool, sql: Vec<u8>) -> Result<Option<CString>, Refused> {
         let sql = c_string(sql);
         // SAFETY: the text ends with a NUL; the result is read only if there is a row, and copied before it goes.
         unsafe {
-            let code = pg_sys::SPI_execute(sql.as_ptr(), READ_ONLY, 1);
+            let code = pg_sys::SPI_execute(sql.as_ptr(), how, 1);
             if code != pg_sys::SPI_OK_SELECT as c_int {
                 return Err(Refused::Server { function: "SPI_execute", code });
             }
