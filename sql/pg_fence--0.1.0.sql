@@ -1992,6 +1992,70 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_guard_reset(text, bigint) IS
 'Stores a fence at a guard whatever is stored, as nobody''s, and returns what was; 0 is never stamped.';
 
+CREATE FUNCTION fence_guard_evict(
+    resource text,
+    fence bigint
+)
+RETURNS integer[]
+AS 'MODULE_PATHNAME', 'pg_fence_guard_evict'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_guard_evict(text, bigint) IS
+'Terminates the sessions that hold a guard with an older fence, and returns their process IDs. For operators.';
+
+CREATE FUNCTION fence_internals.guard_holders(
+    OUT resource text,
+    OUT pid integer,
+    OUT fence bigint,
+    OUT waiters bigint,
+    OUT prepared xid
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pg_fence_guard_holders'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE
+ROWS 10;
+
+COMMENT ON FUNCTION fence_internals.guard_holders() IS
+'What fence_guard_blockers shows.';
+
+CREATE VIEW fence_guard_blockers AS
+SELECT
+    h.resource,
+    h.pid,
+    h.fence,
+    CASE WHEN h.pid IS NULL THEN 'prepared' ELSE a.state END AS state,
+    COALESCE(a.xact_start, p.prepared) AS xact_start,
+    h.waiters,
+    p.gid
+FROM fence_internals.guard_holders() AS h
+LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid OPERATOR(pg_catalog.=) h.pid
+LEFT JOIN pg_catalog.pg_prepared_xacts AS p ON p.transaction OPERATOR(pg_catalog.=) h.prepared;
+
+COMMENT ON VIEW fence_guard_blockers IS
+'The transactions that hold a guard: they keep newer fences out, and other fences while they are alone. Each caller sees those whose sessions pg_stat_activity shows to it.';
+COMMENT ON COLUMN fence_guard_blockers.resource IS
+'The name of the guard; NULL where it has no row, because fence_guard_forget() has removed it or it is just being made.';
+COMMENT ON COLUMN fence_guard_blockers.pid IS
+'The process ID of the session; NULL for a prepared transaction.';
+COMMENT ON COLUMN fence_guard_blockers.fence IS
+'The fence that it holds the guard with; NULL while it is being admitted.';
+COMMENT ON COLUMN fence_guard_blockers.state IS
+'As in pg_stat_activity: active, idle in transaction and others; prepared for a prepared transaction.';
+COMMENT ON COLUMN fence_guard_blockers.xact_start IS
+'When the transaction began, or was prepared.';
+COMMENT ON COLUMN fence_guard_blockers.waiters IS
+'How many sessions wait for the guard.';
+COMMENT ON COLUMN fence_guard_blockers.gid IS
+'The name of a prepared transaction, for COMMIT PREPARED and ROLLBACK PREPARED.';
+
 -- Leases. Rows are kept after a release. The table and the sequence are written by the functions below alone, which act with
 -- the rights of their owner, whatever the caller may.
 CREATE TABLE fence_internals.leases (
@@ -2862,7 +2926,9 @@ CREATE FUNCTION fence_internals.stat(
     OUT grants bigint,
     OUT busy bigint,
     OUT waits bigint,
+    OUT wait_time double precision,
     OUT late_releases bigint,
+    OUT evictions bigint,
     OUT last_stale_at timestamptz,
     OUT last_stale_fence bigint,
     OUT stored_fence_then bigint
@@ -2907,7 +2973,9 @@ SELECT
     s.grants,
     s.busy,
     s.waits,
+    s.wait_time,
     s.late_releases,
+    s.evictions,
     s.last_stale_at,
     s.last_stale_fence,
     s.stored_fence_then
@@ -2946,9 +3014,13 @@ COMMENT ON COLUMN pg_stat_fence.grants IS
 COMMENT ON COLUMN pg_stat_fence.busy IS
 'Calls of fencelock_acquire() and fencelock_wait() that were answered with NULL or refused for too many waiters.';
 COMMENT ON COLUMN pg_stat_fence.waits IS
-'Those that had to wait, whatever came of it.';
+'Calls that had to wait for other transactions, whatever came of it.';
+COMMENT ON COLUMN pg_stat_fence.wait_time IS
+'How long they waited, in milliseconds.';
 COMMENT ON COLUMN pg_stat_fence.late_releases IS
 'Releases by a holder whose lease had ended.';
+COMMENT ON COLUMN pg_stat_fence.evictions IS
+'Sessions that fence_guard_evict() terminated because they held the guard.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_at IS
 'When the newest stale call was.';
 COMMENT ON COLUMN pg_stat_fence.last_stale_fence IS
@@ -3122,6 +3194,10 @@ GRANT EXECUTE ON FUNCTION fence_use(bigint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_forget_deletions(regclass, interval) TO PUBLIC;
 GRANT SELECT ON fence_protected TO PUBLIC;
 
+-- Shows to each caller what pg_stat_activity shows to it.
+GRANT EXECUTE ON FUNCTION fence_internals.guard_holders() TO PUBLIC;
+GRANT SELECT ON fence_guard_blockers TO PUBLIC;
+
 GRANT USAGE ON SCHEMA fence_internals TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_update(oid, tid, xid, bigint, bigint, text, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.refuses_delete(oid, tid, xid, bigint, text) TO PUBLIC;
@@ -3164,6 +3240,8 @@ GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text, text) TO @extowner@ W
 GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint, text, text) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_forget(bigint) TO pg_database_owner WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_guard_evict(text, bigint) TO @extowner@ WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION fence_guard_evict(text, bigint) TO pg_database_owner WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO @extowner@ WITH GRANT OPTION;
 GRANT EXECUTE ON FUNCTION fence_guard_reset(text, bigint) TO pg_database_owner WITH GRANT OPTION;
 

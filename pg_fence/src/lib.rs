@@ -19,6 +19,7 @@ mod version;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
+use crate::guard::{blockers, evict};
 use crate::lease::{acquire, holder, operators, wake, watch};
 use crate::protect::deletions;
 use crate::protect::functions;
@@ -116,6 +117,8 @@ sql_functions! {
     pg_fence_reset, pg_finfo_pg_fence_reset => reset::fence_reset, refuse_on_standby;
     pg_fence_guard, pg_finfo_pg_fence_guard => guard::fenced_guard, refuse_on_standby;
     pg_fence_guard_forget, pg_finfo_pg_fence_guard_forget => guard::fence_guard_forget, refuse_on_standby;
+    pg_fence_guard_evict, pg_finfo_pg_fence_guard_evict => evict::fence_guard_evict, refuse_on_standby;
+    pg_fence_guard_holders, pg_finfo_pg_fence_guard_holders => blockers::guard_holders;
     pg_fence_guard_reset, pg_finfo_pg_fence_guard_reset => guard::fence_guard_reset, refuse_on_standby;
     pg_fence_lease_acquire, pg_finfo_pg_fence_lease_acquire => acquire::fencelock_acquire, refuse_on_standby;
     pg_fence_lease_wait, pg_finfo_pg_fence_lease_wait => acquire::fencelock_wait, refuse_on_standby;

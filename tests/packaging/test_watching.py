@@ -90,7 +90,7 @@ def test_the_queries_have_the_columns_that_they_promise(pg, db):
     db.execute("CREATE ROLE exporter_of_the_recipe IN ROLE pg_monitor")
     db.execute("SET ROLE exporter_of_the_recipe")
     try:
-        assert set(queries()) == {"pg_stat_fence", "fence_protected"}
+        assert set(queries()) == {"pg_stat_fence", "fence_guard_blockers", "fence_protected"}
         for sql, columns in queries().values():
             assert [column.name for column in db.execute(sql).description] == columns
     finally:
@@ -123,7 +123,7 @@ def test_alerts_and_dashboard_name_metrics_that_are_there(r, name):
     r.execute_command("FENCELOCK.ACQUIRE", "k", "A", 60_000)
     named = {counter.decode() for counter in r.execute_command("FENCELOCK.STATS", "k")[::2]}
     assert {key.removesuffix(OF_A_LOCK) for key in of_locks} <= named
-    metrics = set(re.findall(r"\b((?:pg_stat_fence|fence_protected)_\w+)", text))
+    metrics = set(re.findall(r"\b((?:pg_stat_fence|fence_guard_blockers|fence_protected)_\w+)", text))
     assert len(metrics) > 3
     assert metrics <= exported()
 

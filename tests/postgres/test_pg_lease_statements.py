@@ -217,12 +217,19 @@ def test_sixteen_waiters_get_the_lock_equally_often(quiet):
     assert granted == list(range(clients)) * rounds
 
 
-def test_the_next_in_the_queue_waits_with_no_polling(leases, connect):
-    """A waiter sleeps until it is woken: it takes no lock again while the holder keeps its lease."""
+def test_who_waits_sleeps_with_no_polling_and_says_for_what(pg, leases, connect):
+    """The head of the queue sleeps until it is woken: it takes no lock again while the holder keeps its lease. Those behind
+    wait for its place. Before version 17 an extension cannot name what it waits for."""
     leases.acquire(ttl_ms=TTL * 10)
-    (waiter,) = queue([connect()], leases)
-    pid = waiter.connection.info.backend_pid
-    (event,) = leases.connection.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone()
-    assert event == "Extension"
+    waiter, behind = queue([connect(), connect()], leases)
+    events = "SELECT wait_event_type, wait_event FROM pg_stat_activity WHERE pid = %s"
+    names = [("Extension", "pg_fence_lease")] * 2
+    if pg.major < 17:
+        names = [("Extension", "Extension"), ("Lock", "userlock")]
+    for waiting, named in zip((waiter, behind), names, strict=True):
+        pid = waiting.connection.info.backend_pid
+        eventually(lambda pid=pid: leases.connection.execute(events, (pid,)).fetchone(), named)
+    behind.connection.cancel()
+    assert behind.answer() == "57014"
     leases.release()
     assert waiter.answer() is not None

@@ -120,8 +120,7 @@ def test_an_uncommitted_grant_is_waited_for_and_its_rollback_hands_the_lock_over
     session = begun(connect())
     session.acquire()
     waiters = [Waiting(connection, lambda own: own.acquire(owner="w", wait_ms=LONG)) for connection in sessions(2)]
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'userlock'"
-    eventually(lambda: leases.one(waits), 2)
+    eventually(lambda: leases.one("SELECT count(*) FROM pg_locks WHERE NOT granted"), 2)
     session.connection.execute("ROLLBACK")
     eventually(lambda: sorted(waiter.still_waits for waiter in waiters), [False, True])
     leases.release(owner="w")

@@ -151,6 +151,26 @@ def test_a_pass_without_a_transaction_is_refused_through_the_pool(through):
         through(1).execute("SELECT fence_use(5)")
 
 
+def test_a_holder_that_is_evicted_costs_its_client_the_connection_and_nobody_else_anything(through, db, eventually):
+    """The pooler makes a new server connection for the next one."""
+    holder, other = through(1), through(1)
+    holder.execute("BEGIN")
+    holder.execute("SELECT fenced_guard('ledger', 7)")
+    holder.execute("INSERT INTO t VALUES (99)")
+    server = backend(holder)
+    (seen,) = db.execute("SELECT pid, fence FROM fence_guard_blockers").fetchall()
+    assert seen == (server, 7)
+    assert db.execute("SELECT fence_guard_evict('ledger', 8)").fetchone() == ([server],)
+    with pytest.raises(psycopg.OperationalError):
+        holder.execute("COMMIT")
+    other.execute("BEGIN")
+    other.execute("SELECT fenced_guard('ledger', 8)")
+    assert backend(other) != server
+    other.execute("COMMIT")
+    assert db.execute("SELECT count(*) FROM t WHERE id = 99").fetchone() == (0,)
+    assert db.execute("SELECT pid FROM fence_guard_blockers").fetchall() == []
+
+
 def test_a_guard_ends_with_its_transaction_and_not_with_its_client(through, db):
     first, second = through(1), through(1)
     first.execute("BEGIN")

@@ -180,7 +180,7 @@ def test_every_function_says_what_it_is(t):
     assert len(functions) >= 16
     for name, volatility, parallel, strict, definer, _, defaults, comment, public in functions:
         said = (volatility, parallel, strict, definer, defaults, public)
-        is_granted_on = re.search(r"guard|new_life|fence_internals\.stat\(|pg_stat|fencelock_|fence_internals\.leases\(", name) is not None
+        is_granted_on = re.search(r"guard(?!_holders)|new_life|fence_internals\.stat\(|pg_stat|fencelock_|fence_internals\.leases\(", name) is not None
         # The functions of rows that are called all the time have no default: they are there without the argument.
         defaults_of = {"fence_reset": 2, "fence_protect": 4, "fencelock_acquire": 4, "fencelock_wait": 1}
         assert (name, said) == (name, ("v", "u", False, False, defaults_of.get(name.partition("(")[0], 0), not is_granted_on))
@@ -197,7 +197,10 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
     """A dump carries triggers and guards, so these signatures and columns stay for ever. None carries given()."""
     kept = t.execute("SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'fence_internals'::regnamespace ORDER BY 1").fetchall()
     assert [name.removeprefix("fence_internals.") for (name,) in kept] == [
+        'changes_key(regclass,bigint,bigint,"any")',
         "given()",
+        "guard_holders()",
+        'has_key(regclass,bigint,"any")',
         "in_life(xid)",
         "keep_newer()",
         "leases()",
@@ -205,9 +208,13 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
         "refuse_guards()",
         "refuses_delete(oid,tid,xid,bigint,text)",
         "refuses_insert(oid,tid,bigint,text)",
+        "refuses_unfenced_insert(oid,tid,bigint,text)",
         "refuses_update(oid,tid,xid,bigint,bigint,text,text)",
+        "remember()",
         "stat()",
         "trigger_column(pg_node_tree,smallint)",
+        "trigger_deletions(pg_node_tree,smallint)",
+        "trigger_inserts(pg_node_tree,smallint)",
     ]
     columns = t.execute("SELECT attname, atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'fence_internals.guards'::regclass AND attnum > 0 ORDER BY attnum").fetchall()
     assert columns == [("resource", "text"), ("fence", "bigint"), ("owner", "text")]

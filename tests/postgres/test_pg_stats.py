@@ -1,12 +1,14 @@
 """`pg_stat_fence`: what is counted, what outlives what, and what happens where nothing can be counted."""
 
 import threading
+import time
 
 import psycopg
 import pytest
 
 from harness import PostgresServer, eventually, places
-from refusals import refusal
+from refusals import refusal, refused
+from test_pg_guard import Waiting, in_a_transaction
 
 COUNTERS = ("claims", "claims_stale", "writes", "writes_stale", "unclaimed", "outlived", "unfenced_refused")
 NONE = dict.fromkeys(COUNTERS, 0)
@@ -367,6 +369,125 @@ def test_without_preloading_it_counts_from_version_17_on_and_says_so_before(pg, 
     db.execute("SELECT pg_stat_fence_reset()")
 
 
+# --- waits
+
+WAITED = "SELECT waits, wait_time FROM pg_stat_fence WHERE coalesce(target::text, resource) = %s"
+
+
+class Clock:
+    """How long something lasted, in milliseconds of the client, which all that lies in between is shorter than."""
+
+    def __init__(self):
+        self._began = time.monotonic()
+
+    def ms(self):
+        return (time.monotonic() - self._began) * 1000
+
+
+def waits_for(db, session, eventually_waits, statement, *parameters):
+    """A statement in another session that waits for a lock when this returns, and a clock from before it was sent."""
+    clock = Clock()
+    waiting = Waiting(session, db, eventually_waits, statement, parameters)
+    return waiting, clock
+
+
+GUARD_A = "SELECT fenced_guard('a', %s)"
+
+
+@pytest.mark.parametrize(
+    ("name", "statement"),
+    [
+        ("a", GUARD_A),
+        ("t", CLAIM),
+        ("t", "SELECT fenced_write('t', 1, %s, '{\"v\": 1}')"),
+    ],
+)
+def test_waits_are_counted_with_the_time_that_they_took(db, session, name, statement):
+    holder, waits = session(), session()
+    holder.execute("BEGIN")
+    holder.execute(statement, (5,))
+    waiting, around = waits_for(db, waits, eventually, statement, 6)
+    within = Clock()
+    before = db.execute(WAITED, (name,)).fetchone()
+    assert before == ((1, 0.0) if name == "a" else (0, 0.0)), "a wait for a guard is counted when it begins"
+    waited_ms = within.ms()
+    holder.execute("COMMIT")
+    assert waiting.answer() == "done"
+    count, wait_time = db.execute(WAITED, (name,)).fetchone()
+    assert count == 1
+    assert waited_ms <= wait_time <= around.ms()
+    # What need not wait adds nothing.
+    in_a_transaction(waits, statement, (7,))
+    assert db.execute(WAITED, (name,)).fetchone() == (1, wait_time)
+
+
+@pytest.mark.parametrize(("name", "statement"), [("a", GUARD_A), ("t", CLAIM)])
+def test_a_wait_that_ends_with_an_error_is_counted_as_well(db, session, name, statement):
+    holder, waits = session(), session()
+    holder.execute("BEGIN")
+    holder.execute(statement, (5,))
+    waits.execute("SET lock_timeout = '50ms'")
+    for count in (1, 2):
+        with refused("55P03"):
+            in_a_transaction(waits, statement, (6,))
+        waited = db.execute(WAITED, (name,)).fetchone()
+        assert waited[0] == count and waited[1] >= 50 * count
+    waits.execute("SET lock_timeout = 0")
+    waiting, _ = waits_for(db, waits, eventually, statement, 6)
+    db.execute("SELECT pg_cancel_backend(%s)", (waits.info.backend_pid,))
+    assert waiting.answer() == "57014"
+    assert db.execute(WAITED, (name,)).fetchone()[0] == 3
+    # An unknown name in an error, and none where nothing is counted.
+    waits.execute("SET pg_fence.track = off; SET lock_timeout = '1ms'")
+    with refused("55P03"):
+        in_a_transaction(waits, statement, (6,))
+    assert db.execute(WAITED, (name,)).fetchone()[0] == 3
+
+
+def test_a_first_call_that_does_not_get_its_row_is_counted(db, session):
+    """Nothing has counted the table before, and the catalog cannot be asked while the error is under way."""
+    holder = session()
+    holder.execute("BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE")
+    for number in (1, 2):
+        fresh = session()
+        fresh.execute("SET lock_timeout = '20ms'")
+        assert refusal(fresh, CLAIM, (5,)).sqlstate == "55P03"
+        fresh.close()
+        count, wait_time = db.execute(WAITED, ("t",)).fetchone()
+        assert count == number and wait_time >= 20 * number
+    assert counts(db) == NONE
+
+
+def test_the_two_waits_of_one_call_of_a_guard_are_one(db, session):
+    """It waits to learn what is stored, and again to be alone."""
+    one, two, three = session(), session(), session()
+    in_a_transaction(db, GUARD_A, (5,))
+    one.execute("BEGIN")
+    one.execute(GUARD_A, (6,))
+    first, _ = waits_for(db, two, eventually, GUARD_A, 7)
+    three.execute("BEGIN")
+    second, _ = waits_for(db, three, eventually, GUARD_A, 6)
+    one.execute("COMMIT")
+    assert second.answer() == "done"
+    blocks = "SELECT pg_blocking_pids(%s)"
+    eventually(lambda: db.execute(blocks, (two.info.backend_pid,)).fetchone()[0], [three.info.backend_pid])
+    three.execute("COMMIT")
+    assert first.answer() == "done"
+    assert db.execute(WAITED, ("a",)).fetchone()[0] == 2
+
+
+def test_evictions_are_counted(db, session):
+    holder = session()
+    holder.execute("BEGIN")
+    holder.execute(GUARD_A, (5,))
+    evicted = "SELECT evictions FROM pg_stat_fence WHERE resource = 'a'"
+    assert db.execute(evicted).fetchone() == (0,)
+    assert db.execute("SELECT fence_guard_evict('a', 5)").fetchone() == ([],)
+    assert db.execute(evicted).fetchone() == (0,)
+    assert db.execute("SELECT fence_guard_evict('a', 6)").fetchone() == ([holder.info.backend_pid],)
+    assert db.execute(evicted).fetchone() == (1,)
+
+
 # --- locks
 
 
@@ -387,6 +508,8 @@ def test_calls_on_locks_are_counted_as_what_they_were(db):
     db.execute("SELECT fencelock_acquire('l', 'b', 60000)")
     db.execute("SELECT fencelock_acquire('l', 'b', 60000, wait_ms => 10)")
     assert lock_counts(db) == {**none, "grants": 1, "busy": 2, "waits": 1}
+    waited = "SELECT wait_time FROM pg_stat_fence WHERE kind = 'lock' AND resource = 'l'"
+    assert db.execute(waited).fetchone()[0] >= 10
     db.execute("SELECT fencelock_release('l', 'stranger')")
     db.execute("SELECT fencelock_free('l')")
     db.execute("SELECT fencelock_acquire('l', 'b', 60000)")

@@ -73,6 +73,8 @@ OLDER = {
     "fenced_upsert": ("SELECT fenced_upsert('acct', {key}, 6, '{{\"bal\": 99}}')", [(False,)]),
     "fenced_delete": ("SELECT fenced_delete('acct', {key}, 6)", [(False,)]),
     "fenced_guard": ("DO $$ BEGIN PERFORM fenced_guard('acct', 6); END $$", "LF001"),
+    # It ends nobody who has a newer one.
+    "fence_guard_evict": ("SELECT fence_guard_evict('acct', 6)", [([],)]),
     "fence_use": ("BEGIN; SELECT fence_use(6); UPDATE acct SET bal = 99 WHERE id = 1", "LF001"),
 }
 

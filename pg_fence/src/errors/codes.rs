@@ -56,6 +56,8 @@ impl Refused {
             Refused::NoGuard { .. } => c"no_such_guard",
             Refused::ResourceLength { .. } => c"resource_name_length",
             Refused::NoGuardTable => c"no_guard_table",
+            Refused::GuardTableAltered => c"guard_table_unusable",
+            Refused::EvictSuperuser { .. } => c"evicted_superuser",
             Refused::GuardTable => c"guard_table_not_protectable",
             Refused::GuardWrite => c"guard_table_write",
             Refused::Unfenced { write, .. } => write.code(),

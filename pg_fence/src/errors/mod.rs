@@ -102,6 +102,10 @@ pub(crate) enum Refused {
     ResourceLength { bytes: usize, max: usize },
     /// The table of the guards is gone.
     NoGuardTable,
+    /// Its columns, its index or its access method are others than the extension's script makes.
+    GuardTableAltered,
+    /// This session of a superuser's holds the guard, and the caller is none.
+    EvictSuperuser { resource: CString, pid: i32 },
     /// A write on a protected table without a valid fence.
     Unfenced { table: RelationName, write: UnfencedWrite },
     /// A row of a protected table has a newer fence than all that the transaction uses.

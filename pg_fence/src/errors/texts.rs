@@ -352,6 +352,19 @@ impl Refused {
             .hint(text!["Call fenced_guard(), fence_guard_forget() or fence_guard_reset()."]),
             Refused::NotATrigger => Report::new("39P01", text!["this function can only be called as a trigger"])
                 .hint(text!["Call fence_protect(), which makes the triggers."]),
+            Refused::GuardTableAltered => {
+                Report::new("55000", text!["table \"fence_internals.guards\" is not as the extension made it"])
+                    .hint(text!["Create the extension again."])
+            }
+            Refused::EvictSuperuser { resource, pid } => {
+                Report::new("42501", text!["permission denied to terminate process ", pid])
+                    .detail(text![
+                        "It holds guard \"",
+                        resource,
+                        "\", and is a superuser's: only a superuser may terminate it."
+                    ])
+                    .hint(text!["Have a superuser call fence_guard_evict()."])
+            }
             Refused::NoGuardTable => Report::new("55000", text!["table \"fence_internals.guards\" does not exist"])
                 .hint(text!["Create the extension again."]),
         }

@@ -5,6 +5,10 @@
 //! locks: its queue is first in, first out, so a stream of transactions that share it cannot starve one that wants to
 //! be alone. Invariant: a stamp is read, and written, only under that lock.
 
+pub(crate) mod blockers;
+pub(crate) mod evict;
+mod holders;
+
 use crate::errors::{Disclosed, Refused};
 use crate::life;
 use crate::row::arguments;
@@ -18,9 +22,11 @@ use crate::server::session::{self, MainThread};
 use crate::server::spi::Connection;
 use crate::server::text::Bytes;
 use crate::server::types::Value;
+use crate::server::waiting::Awaited;
 use crate::settings::accepted_number;
 use crate::stats::Subject;
 use crate::stats::memory::Counter;
+use crate::stats::waits::Wait;
 use crate::table::owner::OwnerArguments;
 use crate::table::plans::{self, Values};
 use crate::table::relation::{Column, Table};
@@ -121,6 +127,7 @@ struct Guard {
     key: Key,
     lock: NamedLock,
     caller: Oid,
+    has_waited: Cell<bool>,
     _owner: AsOwner,
 }
 
@@ -133,7 +140,7 @@ impl Guard {
         let key = Key::read(&table, resource)?;
         let resource = resource.text();
         let lock = NamedLock::of(Purpose::Guard, resource.to_bytes());
-        Ok(Guard { table, resource, key, lock, caller, _owner: owner })
+        Ok(Guard { table, resource, key, lock, caller, has_waited: Cell::new(false), _owner: owner })
     }
 
     /// Admits the fence, and counts.
@@ -145,13 +152,16 @@ impl Guard {
 
     /// Whoever has the stored fence shares the guard; a newer one waits until it is alone.
     fn admit(&self, entry: &Entry) -> Result<(), Refused> {
-        self.lock.take(LockMode::Shared);
+        self.take(LockMode::Asking);
         if self.judge(&self.stored()?, entry)? == Way::Shared {
+            // So that others can see who shares it from who asks. Nobody is waited for: what conflicts waits for this
+            // transaction.
+            self.lock.take(LockMode::Shared);
             return Ok(());
         }
         // Not kept while waiting to be alone: two that did so would wait for each other.
-        self.lock.release(LockMode::Shared);
-        self.lock.take(LockMode::Alone);
+        self.lock.release(LockMode::Asking);
+        self.take(LockMode::Alone);
         for _ in 0..MAX_TRIES {
             let stored = self.stored()?;
             match self.judge(&stored, entry)? {
@@ -183,13 +193,21 @@ impl Guard {
     }
 
     fn reset(&self, new: i64) -> Result<Option<i64>, Refused> {
-        self.lock.take(LockMode::Alone);
+        self.take(LockMode::Alone);
         let found = plans::run(&self.statement(Verb::Read, None)?, &self.values())?;
         if found.rows == 0 {
             return Err(Refused::NoGuard { resource: self.resource.clone() });
         }
         let _writing = Writing::begin();
         reset::reset(&self.statement(Verb::Lock, None)?, &self.key, new)
+    }
+
+    /// Takes the lock of the guard. A wait is shown and counted.
+    fn take(&self, mode: LockMode) {
+        self.lock.take_or_wait(mode, || {
+            let is_first = !self.has_waited.replace(true);
+            Wait::begin(Subject::Guard(&self.resource), Awaited::Guard, is_first)
+        });
     }
 
     fn stored(&self) -> Result<Stamp, Refused> {
@@ -301,7 +319,7 @@ pub(crate) fn refuse_guards(call: &Call) -> Result<Reply, Refused> {
     if IS_WRITING.get() { Ok(Reply::Void) } else { Err(Refused::GuardWrite) }
 }
 
-fn resource(given: &mut Arguments) -> Result<Value, Refused> {
+pub(crate) fn resource(given: &mut Arguments) -> Result<Value, Refused> {
     let resource = given.text().ok_or(Refused::NullArgument("resource"))?;
     let bytes = resource.text().count_bytes();
     if bytes == 0 || bytes > MAX_RESOURCE_BYTES {

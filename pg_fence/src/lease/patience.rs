@@ -8,8 +8,9 @@ use crate::server::locks::{LockMode, NamedLock};
 use crate::server::session;
 use crate::server::sleep;
 use crate::server::text::Bytes;
+use crate::server::waiting::Awaited;
 use crate::stats::Subject;
-use crate::stats::memory::Counter;
+use crate::stats::waits::Wait;
 use fence::lock::lease::Millis;
 use std::cell::Cell;
 
@@ -52,7 +53,7 @@ impl<'c> Patience<'c> {
     /// Takes a lock of the server alone. Answers whether.
     pub(crate) fn take(&self, lock: &NamedLock) -> bool {
         while !self.is_over() {
-            self.prepare();
+            let _wait = self.wait();
             let left = Millis::from_micros(self.end_us.saturating_sub(boot::steady_us()));
             if lock.take_within(i32::try_from(left.0).unwrap_or(i32::MAX)) {
                 return true;
@@ -69,18 +70,18 @@ impl<'c> Patience<'c> {
             return Err(Refused::LockTimeout);
         }
         let due_us = due_us.min(self.end_us).min(timeout_us.unwrap_or(u64::MAX));
-        self.prepare();
-        sleep::sleep(due_us.saturating_sub(now_us).min(RECHECK_US));
+        let _wait = self.wait();
+        sleep::sleep(due_us.saturating_sub(now_us).min(RECHECK_US), Awaited::Lease);
         Ok(())
     }
 
-    fn prepare(&self) {
-        if !self.has_waited.replace(true) {
-            Subject::Lock(self.lock.bytes()).count(Counter::Waits);
-        }
+    fn wait(&self) -> Wait<'c> {
+        let is_first = !self.has_waited.replace(true);
+        let wait = Wait::begin(Subject::Lock(self.lock.bytes()), Awaited::Lease, is_first);
         if self.keeps_no_snapshot {
             sleep::forget_catalog_snapshot();
         }
+        wait
     }
 }
 

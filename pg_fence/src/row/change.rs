@@ -17,7 +17,7 @@ use crate::server::rows::Rows;
 use crate::server::text::Bytes;
 use crate::server::types::Value;
 use crate::stats::memory::Counter;
-use crate::stats::{self, Subject};
+use crate::stats::{self, Subject, waits};
 use crate::table::owner::Owner;
 use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
@@ -121,7 +121,7 @@ impl Change<'_> {
         let outlived = Outlived::watch();
         for _ in 0..MAX_TRIES {
             let pass = OwnPass::new(self.table, self.key, self.verb, self.fence_number());
-            let outcome = plans::run_as(row_as, &statement, &values)?;
+            let outcome = waits::on_rows(self.table.oid, || plans::run_as(row_as, &statement, &values))?;
             let misused = pass.end(|_| outcome.rows == 1);
             match outcome.rows {
                 0 => self.refuse_misuse(misused)?,

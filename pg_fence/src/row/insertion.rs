@@ -8,6 +8,7 @@ use crate::protect::passes::OwnPass;
 use crate::row::disclosure::disclosed;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
+use crate::stats::waits;
 use crate::table::owner::Owner;
 use crate::table::plans::{self, Outcome, Values};
 use crate::table::relation::{Column, Table};
@@ -36,7 +37,7 @@ impl Insertion<'_> {
         self.refuse_given_key()?;
         let statement = self.statement();
         let pass = OwnPass::new(self.table, self.key, Verb::Insert, self.fence);
-        let outcome = plans::run(&statement, &self.values())?;
+        let outcome = waits::on_rows(self.table.oid, || plans::run(&statement, &self.values()))?;
         let misused = pass.end(|_| outcome.rows == 1);
         if outcome.rows == 1 && outcome.fence != Some(self.fence) {
             return Err(self.changed(outcome.fence)?);

@@ -15,7 +15,7 @@ use crate::row::patch::Patches;
 use crate::server::rows::Rows;
 use crate::server::text::Bytes;
 use crate::stats::memory::Counter;
-use crate::stats::{self, Subject};
+use crate::stats::{self, Subject, waits};
 use crate::table::answer::Reached;
 use crate::table::batch::Batch;
 use crate::table::owner::Owner;
@@ -149,7 +149,8 @@ impl Many<'_> {
         let statement = self.statement();
         let mut reached = Vec::with_capacity(batch.len());
         let pass = OwnPass::of_many(self.table, &self.keys.fits, self.verb, batch);
-        if !plans::run_many(&statement, batch, &self.parameters(), self.rows, &mut reached)? {
+        let run = || plans::run_many(&statement, batch, &self.parameters(), self.rows, &mut reached);
+        if !waits::on_rows(self.table.oid, run)? {
             return Ok(false);
         }
         for row in &reached {

@@ -215,19 +215,22 @@ impl NamedRows<'_> {
         read: &impl Fn(&Fields<N>) -> Option<T>,
     ) -> Option<Version<T>> {
         let mut found = None;
-        self.scan(Some(name), snapshot, |fields, tid| {
+        self.scan(Some(name), snapshot, |fields, tuple| {
             if found.is_none() {
+                // SAFETY: the scan has just given it.
+                let tid = unsafe { (*tuple).t_self };
                 found = read(fields).map(|row| Version { tid, row });
             }
         });
         found
     }
 
-    fn scan<const N: usize>(
+    /// Calls `each` with the versions that a snapshot gives of the row of this name, or of all rows. They are pinned meanwhile.
+    pub(crate) fn scan<const N: usize>(
         &self,
         name: Option<Datum>,
         snapshot: pg_sys::Snapshot,
-        mut each: impl FnMut(&Fields<N>, Tid),
+        mut each: impl FnMut(&Fields<N>, pg_sys::HeapTuple),
     ) {
         let mut key = pg_sys::ScanKeyData::default();
         // SAFETY: the key is a text, as is the column. The scan is ended, and a tuple of it is read before the next.
@@ -244,7 +247,7 @@ impl NamedRows<'_> {
                 if tuple.is_null() {
                     break;
                 }
-                each(&self.deform(tuple), (*tuple).t_self);
+                each(&self.deform(tuple), tuple);
             }
             pg_sys::systable_endscan(scan);
         }

@@ -8,6 +8,7 @@ use crate::server::sleep::Sleeper;
 use crate::server::subtransaction;
 use crate::server::text;
 use pgrx::pg_sys::{self, Oid};
+use std::ffi::c_int;
 
 /// How a relation is locked, to the end of the transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +61,9 @@ pub(crate) struct NamedLock(pg_sys::LOCKTAG);
 /// How a [`NamedLock`] is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockMode {
-    /// Together with others that share it.
+    /// As one that shares it, but not yet known to be one: to look whether it may.
+    Asking,
+    /// Together with others that share it or ask.
     Shared,
     /// By one transaction alone.
     Alone,
@@ -110,6 +113,14 @@ impl NamedLock {
         self.acquire(mode, true)
     }
 
+    /// The same; where it has to wait, `wait` is asked first, and what it gives lives as long as the wait.
+    pub(crate) fn take_or_wait<W>(&self, mode: LockMode, wait: impl FnOnce() -> W) {
+        if !self.try_take(mode) {
+            let _wait = wait();
+            self.take(mode);
+        }
+    }
+
     /// Takes the lock alone, and waits for it for so many milliseconds at most. Answers whether.
     pub(crate) fn take_within(&self, ms: i32) -> bool {
         subtransaction::or_lock_timeout(ms, || self.take(LockMode::Alone))
@@ -149,6 +160,14 @@ impl NamedLock {
         }
     }
 
+    /// The hash of the name, if a tag is that of a lock for this in this database.
+    pub(crate) fn hash_of(tag: &pg_sys::LOCKTAG, purpose: Purpose, database: u32) -> Option<u64> {
+        let is_one = tag.locktag_type == pg_sys::LockTagType::LOCKTAG_USERLOCK as u8
+            && tag.locktag_lockmethodid == pg_sys::DEFAULT_LOCKMETHOD as u8
+            && (tag.locktag_field1, tag.locktag_field4) == (database, purpose as u16);
+        is_one.then_some(u64::from(tag.locktag_field2) << 32 | u64::from(tag.locktag_field3))
+    }
+
     /// What distinguishes it in `pg_locks`: classid and objid.
     pub(crate) fn numbers(&self) -> [u32; 2] {
         [self.0.locktag_field2, self.0.locktag_field3]
@@ -183,9 +202,24 @@ impl Drop for Before {
     }
 }
 
+/// When the session last began to wait for a lock of whatever kind, in the server's own time. It notes that for the timer that
+/// looks for deadlocks.
+pub(crate) fn last_wait() -> i64 {
+    const DEADLOCK_TIMEOUT: c_int = 1;
+    // SAFETY: it reads a number of the backend.
+    unsafe { get_timeout_start_time(DEADLOCK_TIMEOUT) }
+}
+
+unsafe extern "C-unwind" {
+    /// The bindings lack it: `utils/timeout.h` declares it so. Raises no error.
+    fn get_timeout_start_time(timeout: c_int) -> pg_sys::TimestampTz;
+}
+
 impl LockMode {
-    fn number(self) -> pg_sys::LOCKMODE {
+    /// As the server numbers it. The first two conflict with the last alone, and with each other not.
+    pub(crate) const fn number(self) -> pg_sys::LOCKMODE {
         (match self {
+            LockMode::Asking => pg_sys::RowShareLock,
             LockMode::Shared => pg_sys::ShareLock,
             LockMode::Alone => pg_sys::ExclusiveLock,
         }) as pg_sys::LOCKMODE

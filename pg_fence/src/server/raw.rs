@@ -27,8 +27,9 @@ declare! {
     fn get_fn_expr_argtype(function: *mut FmgrInfo, argument: c_int) -> Oid;
 }
 
-// Locks in shared memory.
+// Locks in shared memory, and what they guard.
 declare! {
+    fn BackendPidGetProcWithLock(pid: c_int) -> *mut PGPROC;
     fn LWLockAcquire(lock: *mut LWLock, mode: LWLockMode::Type) -> bool;
     fn LWLockRelease(lock: *mut LWLock);
 }

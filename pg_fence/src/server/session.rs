@@ -52,6 +52,12 @@ pub(crate) fn refuse_on_standby(function: &CStr) {
     }
 }
 
+/// The ID of this process.
+pub(crate) fn process_id() -> i32 {
+    // SAFETY: reading a number of the process.
+    unsafe { pg_sys::MyProcPid }
+}
+
 /// The oid of the database.
 pub(crate) fn database() -> u32 {
     // SAFETY: reading a number of the backend.

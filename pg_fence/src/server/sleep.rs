@@ -4,6 +4,7 @@
 //! but one recheck. Invariant: who resets before it checks for what it waits, and sleeps after, misses no wake.
 
 use crate::server::session;
+use crate::server::waiting::Awaited;
 use pgrx::pg_sys;
 use std::ffi::c_int;
 
@@ -44,29 +45,16 @@ pub(crate) fn reset() {
     }
 }
 
-/// Sleeps for so many microseconds at most. A cancel, a timeout and the end of the session are the server's error.
-pub(crate) fn sleep(at_most_us: u64) {
+/// Sleeps for so many microseconds at most, shown as one that waits for this. A cancel, a timeout and the end of the session
+/// are the server's error.
+pub(crate) fn sleep(at_most_us: u64, awaited: Awaited) {
     const LONGEST_MS: u64 = i32::MAX as u64;
     let events = pg_sys::WL_LATCH_SET | pg_sys::WL_TIMEOUT | pg_sys::WL_EXIT_ON_PM_DEATH;
     let ms = at_most_us.div_ceil(1_000).min(LONGEST_MS) as i64;
     // SAFETY: as above; no lightweight lock is held here.
     unsafe {
-        pg_sys::WaitLatch(pg_sys::MyLatch, events as c_int, ms, wait_event());
+        pg_sys::WaitLatch(pg_sys::MyLatch, events as c_int, ms, awaited.event());
         pg_sys::check_for_interrupts!();
-    }
-}
-
-/// What `pg_stat_activity` shows: `Extension`, from version 17 on `pg_fence_lease`.
-fn wait_event() -> u32 {
-    #[cfg(any(feature = "pg15", feature = "pg16"))]
-    return pg_sys::PG_WAIT_EXTENSION;
-    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-    {
-        use crate::server::session::MainThread;
-        use std::cell::OnceCell;
-        static EVENT: MainThread<OnceCell<u32>> = MainThread(OnceCell::new());
-        // SAFETY: the server copies the name.
-        *EVENT.get_or_init(|| unsafe { pg_sys::WaitEventExtensionNew(c"pg_fence_lease".as_ptr()) })
     }
 }
 

@@ -289,6 +289,20 @@ pub(crate) fn composite_fields(type_oid: Oid) -> Vec<(CString, Oid)> {
     }
 }
 
+/// An array of integers.
+pub(crate) fn int_array(numbers: &[i32]) -> Datum {
+    const BYTES: i32 = 4;
+    const BY_VALUE: bool = true;
+    const ALIGNED_AS: c_char = b'i' as c_char;
+    let mut elements: Vec<Datum> = numbers.iter().map(|&number| Datum::from(number)).collect();
+    let count = i32::try_from(elements.len()).unwrap_or(i32::MAX);
+    // SAFETY: there are as many elements, each an integer; the server copies them.
+    unsafe {
+        let made = pg_sys::construct_array(elements.as_mut_ptr(), count, pg_sys::INT4OID, BYTES, BY_VALUE, ALIGNED_AS);
+        Datum::from(made)
+    }
+}
+
 /// A value of type text.
 pub(crate) fn text_datum(bytes: &[u8]) -> Datum {
     let length = i32::try_from(bytes.len()).unwrap_or(i32::MAX);

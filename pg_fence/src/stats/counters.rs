@@ -5,7 +5,7 @@
 
 use crate::server::session::{self, MainThread};
 use crate::stats::memory::{
-    BLOCKS, Block, COUNTERS, Contents, Counter, ENTRIES, Entry, MAX_NAME_BYTES, Shared, shared,
+    BLOCKS, Block, COUNTERS, Contents, Counter, ENTRIES, Entry, MAX_NAME_BYTES, Shared, attached, shared,
 };
 use std::cell::Cell;
 
@@ -84,6 +84,21 @@ pub(crate) fn count(kind: SubjectKind, key: SubjectKey, count: Count, subject: &
     block.with(|contents| match name.as_deref().and_then(|name| contents.find_or_make(key, name)) {
         Some(entry) => entry.count(count),
         None => contents.others.count(count),
+    });
+}
+
+/// Adds so many to a counter, in the entry of this name or with the others. Asks the server for nothing, so an error can be
+/// under way; where the memory was not asked for yet, nothing is counted.
+pub(crate) fn add(kind: SubjectKind, key: SubjectKey, name: &[u8], additions: &[(Counter, u64)]) {
+    let Some(shared) = attached() else { return };
+    shared.of(kind)[key.block()].with(|contents| {
+        let entry = match contents.find_or_make(key, name) {
+            Some(entry) => entry,
+            None => &mut contents.others,
+        };
+        for &(counter, by) in additions {
+            entry.counts[counter as usize] += by;
+        }
     });
 }
 

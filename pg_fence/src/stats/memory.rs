@@ -51,12 +51,16 @@ pub(crate) enum Counter {
     Busy,
     /// Calls that had to wait.
     Waits,
+    /// How long they waited, in microseconds.
+    WaitedUs,
     /// Releases of a lease that had ended.
     LateReleases,
+    /// Holders of a guard that an operator has terminated.
+    Evictions,
 }
 
 /// How many counters there are.
-pub(crate) const COUNTERS: usize = Counter::LateReleases as usize + 1;
+pub(crate) const COUNTERS: usize = Counter::Evictions as usize + 1;
 
 /// All zeros but for the locks is an empty table. The number in its name is that of the layout: sessions of another library
 /// version get a segment of their own.
@@ -134,6 +138,21 @@ impl Block {
             raw::LWLockRelease(self.lock.get());
             answer
         }
+    }
+}
+
+/// Asks for the memory, if this process has not asked yet.
+pub(crate) fn ask() {
+    if matches!(MEMORY.get(), Memory::Unasked) {
+        shared();
+    }
+}
+
+/// The memory, if this process has it already. Asks the server for nothing.
+pub(crate) fn attached() -> Option<&'static Shared> {
+    match MEMORY.get() {
+        Memory::Attached(shared) => Some(shared),
+        Memory::Unasked | Memory::Refused(_) => None,
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod memory;
+pub(crate) mod waits;
 
 use crate::errors::Refused;
 use crate::server::call::{Call, Reply};
@@ -53,23 +54,35 @@ impl Subject<'_> {
     }
 
     fn count_with(self, counter: Counter, times: u64, stale: Option<Stale>) {
-        if !settings::tracks() {
-            return;
+        if settings::tracks() {
+            let (kind, key) = self.key();
+            counters::count(kind, key, Count { counter, times, stale }, &self);
         }
-        let database = session::database();
-        match self {
-            Subject::Table(oid) => {
-                let key = SubjectKey { database, object: u64::from(oid.to_u32()) };
-                counters::count(SubjectKind::Table, key, Count { counter, times, stale }, &self);
-            }
-            Subject::Guard(resource) => {
-                let key = SubjectKey { database, object: text::hash(resource.to_bytes()) };
-                counters::count(SubjectKind::Guard, key, Count { counter, times, stale }, &self);
-            }
-            Subject::Lock(name) => {
-                let key = SubjectKey { database, object: text::hash(name) };
-                counters::count(SubjectKind::Lock, key, Count { counter, times, stale }, &self);
-            }
+    }
+
+    /// Adds to counters, even while an error is under way.
+    fn add(self, additions: &[(Counter, u64)]) {
+        if settings::tracks() {
+            let (kind, key) = self.key();
+            counters::add(kind, key, &self.name_of_entry(), additions);
+        }
+    }
+
+    fn key(self) -> (SubjectKind, SubjectKey) {
+        let (kind, object) = match self {
+            Subject::Table(oid) => (SubjectKind::Table, u64::from(oid.to_u32())),
+            Subject::Guard(resource) => (SubjectKind::Guard, text::hash(resource.to_bytes())),
+            Subject::Lock(name) => (SubjectKind::Lock, text::hash(name)),
+        };
+        (kind, SubjectKey { database: session::database(), object })
+    }
+
+    /// The name of its entry; a table has its oid alone.
+    fn name_of_entry(&self) -> Vec<u8> {
+        match *self {
+            Subject::Table(_) => Vec::new(),
+            Subject::Guard(resource) => text::cut(resource, MAX_NAME_BYTES),
+            Subject::Lock(name) => text::cut(&c_string(name.to_vec()), MAX_NAME_BYTES),
         }
     }
 }
@@ -78,11 +91,8 @@ impl Named for Subject<'_> {
     /// A temporary table has none: it is of one session, which no other can be stale against, and there can be
     /// thousands.
     fn name(&self) -> Option<Vec<u8>> {
-        match *self {
-            Subject::Table(oid) => (!catalog::is_temporary(oid)).then(Vec::new),
-            Subject::Guard(resource) => Some(text::cut(resource, MAX_NAME_BYTES)),
-            Subject::Lock(name) => Some(text::cut(&c_string(name.to_vec()), MAX_NAME_BYTES)),
-        }
+        let has_none = matches!(*self, Subject::Table(oid) if catalog::is_temporary(oid));
+        (!has_none).then(|| self.name_of_entry())
     }
 
     fn is_gone(&self, key: SubjectKey) -> bool {
@@ -161,6 +171,9 @@ fn fields(kind: SubjectKind, others: &CStr, counted: &Counted) -> [Option<Datum>
     for (field, &count) in fields[3..].iter_mut().zip(&counted.counts) {
         *field = Some(Datum::from(count as i64));
     }
+    // As the server's own views show times: milliseconds with a fraction.
+    let waited_ms = counted.counts[Counter::WaitedUs as usize] as f64 / 1_000.0;
+    fields[3 + Counter::WaitedUs as usize] = Some(Datum::from(waited_ms.to_bits()));
     if let Some(stale) = counted.stale {
         let newest = [stale.at, stale.fence, stale.stored].map(|number| Some(Datum::from(number)));
         fields[3 + COUNTERS..].copy_from_slice(&newest);
