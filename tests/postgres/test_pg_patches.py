@@ -5,6 +5,8 @@ import json
 import psycopg
 import pytest
 
+from refusals import refusal
+
 UPDATE = "SELECT fenced_update('p', 1, 5, %s::jsonb)"
 
 
@@ -271,3 +273,17 @@ def test_integers_are_exact_up_to_the_ends_of_each_type(db):
             assert refusal_of(db, {column: outside}) == "22003"
         for text in ("1.0", "0.5", "1e-3"):
             assert refusal_of(db, f'{{"{column}": {text}}}') == "22P02"
+
+
+def test_the_context_of_an_error_of_the_server_names_the_column(p):
+    for call, sqlstate, line in [
+        ("""fenced_write('p', 1, 5, '{"qty": "abc"}')""", "22P02", 'column "qty"'),
+        ("""fenced_write('p', 1, 5, '{"qty": 99999999999}')""", "22003", 'column "qty"'),
+        ("""fenced_write('p', 'abc'::text, 5, '{"qty": 1}')""", "22P02", 'key column "id"'),
+        ("""fenced_upsert('p', 7, 5, '{"qty": "abc"}')""", "22P02", 'column "qty"'),
+    ]:
+        error = refusal(p, f"SELECT {call}")
+        assert (call, error.sqlstate, error.diag.context) == (call, sqlstate, line)
+    inside = refusal(p, """DO $$ BEGIN PERFORM fenced_write('p', 1, 5, '{"qty": "abc"}'); END $$""").diag.context
+    assert [line.split('"')[0] for line in inside.splitlines()] == ["column ", "SQL statement ", "PL/pgSQL function inline_code_block line 1 at PERFORM"]
+    assert refusal(p, "SELECT 'x'::int").diag.context is None, "nothing of it is left"

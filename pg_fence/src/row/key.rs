@@ -6,6 +6,7 @@
 use crate::errors::{KeyProblem, Refused};
 use crate::row::literal::{is_json, literal};
 use crate::row::number;
+use crate::server::context;
 use crate::server::json::{Document, Json, JsonKind};
 use crate::server::operators;
 use crate::server::types::{self, Input, Value};
@@ -277,7 +278,7 @@ fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Fitted, Refu
 /// Reads a value as the key column's type, without the modifier of the column: `numeric(4, 1)` would round 0.05 to 0.1.
 fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Fitted, Refused> {
     let column = table.key_column(key);
-    match key.base_input(column).value(literal) {
+    match context::within(c"key column \"%s\"", &column.name, || key.base_input(column).value(literal)) {
         Some(value) => Ok(Fitted { value, is_absent: false }),
         None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
     }

@@ -5,6 +5,7 @@
 
 use crate::errors::{ColumnProblem, PatchProblem, Refused};
 use crate::row::literal::literal;
+use crate::server::context;
 use crate::server::json::{Document, Json, JsonKind};
 use crate::table::owner::Owner;
 use crate::table::relation::{Column, Table};
@@ -213,7 +214,8 @@ fn value(column: &Column, json: &Json) -> Result<Option<Datum>, Refused> {
         return Ok(Some(datum));
     }
     let literal = literal(json, column.base_type)?.map(c_string);
-    Ok(column.input().read(literal.as_deref(), column.typmod))
+    let read = || column.input().read(literal.as_deref(), column.typmod);
+    Ok(context::within(c"column \"%s\"", &column.name, read))
 }
 
 /// A short integer for a column of integers, which is the most common value and needs no text in between.

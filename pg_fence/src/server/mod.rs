@@ -7,6 +7,7 @@ pub(crate) mod boot;
 pub(crate) mod call;
 pub(crate) mod callbacks;
 pub(crate) mod catalog;
+pub(crate) mod context;
 pub(crate) mod declared;
 pub(crate) mod dependency;
 pub(crate) mod elements;
