@@ -129,7 +129,7 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_terminal_summary(terminalreporter):
     reports = [report for kind in terminalreporter.stats.values() for report in kind]
     names_of_tests = [getattr(report, "nodeid", "") for report in reports]
-    if any(name.startswith("clients/test_clients.py") for name in names_of_tests):
+    if any(name.startswith("clients/") for name in names_of_tests):
         for runtime, names in roster.absent().items():
             terminalreporter.write_line(f"NOT RUN: {', '.join(names)}: this machine lacks {runtime.name}")
     if any("test_one_order_explains_every_answer_of_a_long_run" in name for name in names_of_tests):

@@ -13,7 +13,8 @@ PostgreSQL was started or promoted since the claim: must_claim_again(), LF006. C
 
 Outside of `fenced` no row of the table is written (LF003), and new ones can be created.
 
-`force_update`: a plain save() of a row that a successor has deleted inserts it again. For Django on psycopg 3 and psycopg2.
+`force_update`: a plain save() of a row that a successor has deleted inserts it again, unless the table is protected with
+deletes => 'remembered' (LF001, too). For Django on psycopg 3 and psycopg2.
 """
 
 from contextlib import contextmanager

@@ -13,7 +13,8 @@ PostgreSQL was started or promoted since the claim: must_claim_again(), LF006. R
 left it, go on.
 
 A session without a fence writes no row of the table (LF003), and inserts new ones. So does session.merge() of a row that a
-successor has deleted: it inserts it again. Claim, and change what claim() returned.
+successor has deleted: it inserts it again, unless the table is protected with deletes => 'remembered' (LF001, too). Claim, and
+change what claim() returned.
 
 For psycopg 3, psycopg2, pg8000 and asyncpg; an AsyncSession calls `await session.run_sync(claim, Invoice, 1)`.
 """

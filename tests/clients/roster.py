@@ -24,7 +24,24 @@ RUST = BUILT / "rust" / "debug" / "fencelock-client"
 GO = BUILT / "go" / "redigo_pgx"
 
 GO_SOURCES = Path("/usr/share/gocode")
-JDBC = Path("/usr/share/java/postgresql.jar")
+JARS = Path("/usr/share/java")
+JDBC = JARS / "postgresql.jar"
+# Debian's Hibernate is an old one, of the 3.6 line: the only one that can be had without Maven.
+HIBERNATE_JARS = [
+    JARS / f"{name}.jar"
+    for name in (
+        "hibernate-core",
+        "hibernate-commons-annotations",
+        "geronimo-jpa_2.0_spec",
+        "geronimo-jta-1.2-spec",
+        "antlr",
+        "commons-collections3",
+        "dom4j",
+        "slf4j-api",
+        "slf4j-nop",
+        "postgresql",
+    )
+]
 
 
 @dataclass(frozen=True)
@@ -128,6 +145,11 @@ JAVA = Runtime(
     lambda: _jdk() >= 17 and JDBC.exists(),
     "default-jdk-headless libpostgresql-jdbc-java",
 )
+HIBERNATE = Runtime(
+    "Java 17 or newer with Hibernate and PostgreSQL's JDBC driver",
+    lambda: _jdk() >= 17 and all(jar.exists() for jar in HIBERNATE_JARS),
+    "default-jdk-headless libhibernate3-java libslf4j-java libpostgresql-jdbc-java",
+)
 
 
 def _python(name, protocol):
@@ -150,6 +172,23 @@ CLIENTS = (
     Client("redis-cli-psql", ("sh", HERE / "shell" / "story.sh"), SHELL),
 )
 
+# What saves an object whose row may be gone. Those in Python are in tests/recipes.
+ORMS = (
+    Client("typeorm", ("node", NODE / "typeorm_save.js"), NODE_RUNTIME),
+    Client(
+        "hibernate",
+        (
+            "java",
+            "-cp",
+            os.pathsep.join(map(str, HIBERNATE_JARS)),
+            "-XX:TieredStopAtLevel=1",
+            HERE / "java" / "Merge.java",
+        ),
+        HIBERNATE,
+    ),
+)
+PROGRAMS = (*CLIENTS, *ORMS)
+
 
 @functools.cache
 def there(runtime):
@@ -159,8 +198,8 @@ def there(runtime):
 
 def absent():
     """The runtimes that this machine lacks, and the names of the clients that they would run."""
-    lacking = {client.runtime: [] for client in CLIENTS if not there(client.runtime)}
-    for client in CLIENTS:
+    lacking = {client.runtime: [] for client in PROGRAMS if not there(client.runtime)}
+    for client in PROGRAMS:
         if client.runtime in lacking:
             lacking[client.runtime].append(client.name)
     return lacking
@@ -171,7 +210,7 @@ def build():
     BUILT.mkdir(parents=True, exist_ok=True)
     with open(BUILT / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for runtime in dict.fromkeys(client.runtime for client in CLIENTS):
+        for runtime in dict.fromkeys(client.runtime for client in PROGRAMS):
             if there(runtime):
                 runtime.build()
 

@@ -152,6 +152,23 @@ class TestSqlalchemy:
                 session.commit()
         assert invoices.execute(READ).fetchall() == []
 
+    @pytest.mark.parametrize("deletes", ["plain", "remembered"])
+    def test_a_merge_brings_back_a_deleted_row_unless_its_deletion_is_remembered(self, engine, invoices, deletes):
+        recipe = example("sqlalchemy_orm")
+        invoices.execute("SELECT fence_protect('invoices', deletes => %s)", (deletes,))
+        with Session(engine, info={"fence": OLD}, expire_on_commit=False) as session:
+            invoice = recipe.claim(session, Invoice, 1)
+        delete_as_a_successor(invoices)
+        invoice.status = "late"
+        with Session(engine, info={"fence": OLD}) as session:
+            session.merge(invoice)
+            if deletes == "plain":
+                session.commit()
+            else:
+                with pytest.raises(sqlalchemy.exc.DBAPIError, check=recipe.is_stale):
+                    session.commit()
+        assert invoices.execute(READ).fetchall() == [(1, "late", 0, 0)] * (deletes == "plain") + [(2, "open", 0, 0)]
+
     def test_an_error_that_is_not_the_servers_is_not_stale(self, engine, invoices):
         recipe = example("sqlalchemy_orm")
         assert not recipe.is_stale(ValueError())
@@ -319,6 +336,21 @@ class TestDjango:
         with recipe.fenced(OLD):
             invoice.save()
         assert invoices.execute(READ).fetchone() == (1, "late", 0, 0), "what the recipe warns of"
+
+    @pytest.mark.parametrize("deletes", ["plain", "remembered"])
+    def test_a_save_brings_back_a_deleted_row_unless_its_deletion_is_remembered(self, invoices, deletes):
+        recipe = example("django_orm")
+        invoices.execute("SELECT fence_protect('invoices', deletes => %s)", (deletes,))
+        invoice = recipe.claim(DjangoInvoice, 1, OLD)
+        delete_as_a_successor(invoices)
+        invoice.status = "late"
+        if deletes == "plain":
+            with recipe.fenced(OLD):
+                invoice.save()
+        else:
+            with pytest.raises(DatabaseError, check=recipe.is_stale), recipe.fenced(OLD):
+                invoice.save()
+        assert invoices.execute(READ).fetchall() == [(1, "late", 0, 0)] * (deletes == "plain") + [(2, "open", 0, 0)]
 
     def test_other_errors_are_not_stale(self, invoices):
         recipe = example("django_orm")
