@@ -2369,7 +2369,8 @@ CREATE FUNCTION fence_protect(
     fence_column name DEFAULT NULL,
     inserts text DEFAULT NULL,
     deletes text DEFAULT NULL,
-    replicated text DEFAULT NULL
+    replicated text DEFAULT NULL,
+    owner_column name DEFAULT NULL
 )
 RETURNS integer
 AS 'MODULE_PATHNAME', 'pg_fence_protect'
@@ -2379,7 +2380,7 @@ CALLED ON NULL INPUT
 SECURITY INVOKER
 PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION fence_protect(regclass, name, text, text, text) IS
+COMMENT ON FUNCTION fence_protect(regclass, name, text, text, text, name) IS
 'Makes the triggers that refuse every write without a fence, and returns on how many tables. For the owner of the table.';
 
 CREATE FUNCTION fence_unprotect(
@@ -2409,6 +2410,21 @@ PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION fence_use(bigint) IS
 'Lets plain SQL of this transaction write those rows of protected tables that carry this fence. Returns the fence.';
+
+CREATE FUNCTION fence_use(
+    fence bigint,
+    owner text
+)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'pg_fence_use'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_use(bigint, text) IS
+'Lets plain SQL of this transaction write those rows of protected tables that carry this fence. Returns the fence. An equal fence of another owner is refused.';
 
 CREATE FUNCTION fence_forget_deletions(
     target regclass,
@@ -2615,6 +2631,21 @@ PARALLEL UNSAFE;
 COMMENT ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) IS
 'The number of the fence column in the condition of a trigger that fence_protect() made, else NULL.';
 
+CREATE FUNCTION fence_internals.trigger_owner(
+    condition pg_node_tree,
+    kind smallint
+)
+RETURNS smallint
+AS 'MODULE_PATHNAME', 'pg_fence_trigger_owner'
+LANGUAGE c
+VOLATILE
+CALLED ON NULL INPUT
+SECURITY INVOKER
+PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION fence_internals.trigger_owner(pg_node_tree, smallint) IS
+'The number of the column of the owner in such a condition, else NULL.';
+
 CREATE FUNCTION fence_internals.trigger_inserts(
     condition pg_node_tree,
     kind smallint
@@ -2665,6 +2696,7 @@ WITH RECURSIVE ours AS (
         t.tgenabled OPERATOR(pg_catalog.=) 'D'::pg_catalog."char" AS is_disabled,
         -- Row triggers have the condition on the fence column, the others none; none is for some columns only.
         fence_internals.trigger_column(t.tgqual, t.tgtype) AS fence_attnum,
+        fence_internals.trigger_owner(t.tgqual, t.tgtype) AS owner_attnum,
         fence_internals.trigger_inserts(t.tgqual, t.tgtype) AS inserts,
         pg_catalog.cardinality(t.tgattr::smallint[]) OPERATOR(pg_catalog.=) 0
             AND (pg_catalog.mod(t.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1)
@@ -2729,9 +2761,12 @@ needed (place, what, tgtype, relkinds) AS (
         (3, 'INSERT', 5::smallint, 'rf'),
         (4, 'TRUNCATE', 34::smallint, 'rpf')
 ),
--- The column that most row triggers name: one that names another was altered.
-fence_column (relid, attnum) AS (
-    SELECT m.relid, pg_catalog.mode() WITHIN GROUP (ORDER BY o.fence_attnum)
+-- The columns that most row triggers name: one that names another was altered.
+fence_column (relid, attnum, owner_attnum) AS (
+    SELECT
+        m.relid,
+        pg_catalog.mode() WITHIN GROUP (ORDER BY o.fence_attnum),
+        pg_catalog.mode() WITHIN GROUP (ORDER BY o.owner_attnum)
     FROM member AS m
     LEFT JOIN ours AS o ON o.tgrelid OPERATOR(pg_catalog.=) m.relid AND o.is_as_made
     GROUP BY m.relid
@@ -2739,6 +2774,7 @@ fence_column (relid, attnum) AS (
 SELECT
     c.oid::pg_catalog.regclass AS target,
     a.attname AS fence_column,
+    w.attname AS owner_column,
     ARRAY(
         SELECT n.what OPERATOR(pg_catalog.||) ': '::pg_catalog.text OPERATOR(pg_catalog.||) COALESCE(
             (
@@ -2769,6 +2805,7 @@ SELECT
                     AND CASE
                         WHEN pg_catalog.mod(n.tgtype::integer, 2) OPERATOR(pg_catalog.=) 1
                             THEN o.fence_attnum OPERATOR(pg_catalog.=) a.attnum
+                                AND COALESCE(o.owner_attnum, 0::smallint) OPERATOR(pg_catalog.=) COALESCE(f.owner_attnum, 0::smallint)
                         ELSE o.fence_attnum IS NULL
                     END
             )
@@ -2878,6 +2915,8 @@ JOIN pg_catalog.pg_class AS c ON c.oid OPERATOR(pg_catalog.=) m.relid
 JOIN fence_column AS f ON f.relid OPERATOR(pg_catalog.=) m.relid
 LEFT JOIN pg_catalog.pg_attribute AS a
     ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.=) f.attnum
+LEFT JOIN pg_catalog.pg_attribute AS w
+    ON w.attrelid OPERATOR(pg_catalog.=) c.oid AND w.attnum OPERATOR(pg_catalog.=) f.owner_attnum
 -- The table that most of them name, as with the column.
 CROSS JOIN LATERAL (
     SELECT
@@ -2893,6 +2932,8 @@ COMMENT ON COLUMN fence_protected.target IS
 'The table.';
 COMMENT ON COLUMN fence_protected.fence_column IS
 'The column that holds the fence; NULL when no trigger names one.';
+COMMENT ON COLUMN fence_protected.owner_column IS
+'The column that keeps the owner of the fence; NULL when no trigger names one.';
 COMMENT ON COLUMN fence_protected.open_by IS
 'What admits a write without a fence; empty when the table is closed.';
 
@@ -3188,9 +3229,10 @@ GRANT EXECUTE ON FUNCTION fence_reset(regclass, "any", bigint, name, name) TO PU
 GRANT EXECUTE ON FUNCTION fence_reset(regclass, text, bigint, name, name) TO PUBLIC;
 
 GRANT EXECUTE ON FUNCTION fence_life() TO PUBLIC;
-GRANT EXECUTE ON FUNCTION fence_protect(regclass, name, text, text, text) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_protect(regclass, name, text, text, text, name) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_unprotect(regclass) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_use(bigint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_use(bigint, text) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_forget_deletions(regclass, interval) TO PUBLIC;
 GRANT SELECT ON fence_protected TO PUBLIC;
 
@@ -3211,6 +3253,7 @@ GRANT EXECUTE ON FUNCTION fence_internals.refuse() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.keep_newer() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.remember() TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_column(pg_node_tree, smallint) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION fence_internals.trigger_owner(pg_node_tree, smallint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_inserts(pg_node_tree, smallint) TO PUBLIC;
 GRANT EXECUTE ON FUNCTION fence_internals.trigger_deletions(pg_node_tree, smallint) TO PUBLIC;
 

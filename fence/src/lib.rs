@@ -10,6 +10,7 @@ pub mod deletion;
 mod fence;
 pub mod life;
 pub mod lock;
+pub mod plain;
 pub mod resource;
 mod slab;
 pub mod wheel;

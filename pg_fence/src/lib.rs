@@ -151,6 +151,7 @@ sql_functions! {
     pg_fence_keep_newer, pg_finfo_pg_fence_keep_newer => replicated::keep_newer;
     pg_fence_refuse_guards, pg_finfo_pg_fence_refuse_guards => guard::refuse_guards;
     pg_fence_trigger_column, pg_finfo_pg_fence_trigger_column => refuse::trigger_column;
+    pg_fence_trigger_owner, pg_finfo_pg_fence_trigger_owner => refuse::trigger_owner;
     pg_fence_stat, pg_finfo_pg_fence_stat => stats::stat;
     pg_fence_stat_reset, pg_finfo_pg_fence_stat_reset => stats::pg_stat_fence_reset;
 }

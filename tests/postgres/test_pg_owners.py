@@ -443,3 +443,142 @@ def test_random_calls_of_four_owners_agree_with_a_plain_account(db, kind):
                 fence, holder = number, owner
         assert answer == expected, (name, number, owner, fence, holder)
         assert db.execute("SELECT fence, NULLIF(fence_owner, '') FROM acct").fetchall() == [(fence, holder)]
+
+
+# --- Protected tables.
+
+
+@pytest.fixture
+def protected(acct):
+    acct.execute("SELECT fence_protect('acct')")
+    return acct
+
+
+def plain(db, statement, *in_use):
+    """What becomes of a plain write under declared fences: how many rows it wrote, or its refusal."""
+    try:
+        with db.transaction():
+            for fence in in_use:
+                db.execute("SELECT fence_use(%s, %s)" if len(fence) == 2 else "SELECT fence_use(%s)", fence)
+            return db.execute(statement).rowcount
+    except psycopg.Error as error:
+        return error.diag.constraint_name
+
+
+def test_the_triggers_name_the_column_of_the_owner(acct):
+    shown = "SELECT fence_column, owner_column, open_by FROM fence_protected"
+    acct.execute("SELECT fence_protect('acct')")
+    assert acct.execute(shown).fetchall() == [("fence", "fence_owner", [])]
+    acct.execute("ALTER TABLE acct RENAME fence_owner TO holder; SELECT fence_protect('acct')")
+    assert acct.execute(shown).fetchall() == [("fence", "holder", [])]
+    acct.execute("ALTER TABLE acct ADD other varchar(9); SELECT fence_protect('acct', owner_column => 'other')")
+    assert acct.execute(shown).fetchall() == [("fence", "other", [])]
+    assert refusal(acct, "SELECT fence_protect('acct', owner_column => 'nosuch')").sqlstate == "42703"
+    assert refusal(acct, "SELECT fence_protect('acct', owner_column => 'bal')").sqlstate == "42804"
+    assert acct.execute(shown).fetchall() == [("fence", "other", [])]
+    acct.execute("CREATE OR REPLACE TRIGGER fence_protect_delete AFTER DELETE ON acct FOR EACH ROW WHEN (OLD.tableoid <> 0 AND fence_internals.refuses_delete(OLD.tableoid, OLD.ctid, OLD.xmin, OLD.fence, NULL)) EXECUTE FUNCTION fence_internals.refuse()")
+    assert acct.execute(shown).fetchall() == [("fence", "other", ["DELETE: trigger fence_protect_delete is not as fence_protect() makes it"])]
+    acct.execute("SELECT fence_protect('acct'); SELECT fence_unprotect('acct'); ALTER TABLE acct DROP other; SELECT fence_protect('acct')")
+    assert acct.execute(shown).fetchall() == [("fence", None, [])]
+
+
+@pytest.mark.parametrize("kind", ["varchar", "varchar(600)", "who", "text COLLATE \"C\""])
+def test_an_owner_column_of_any_type_is_recognised(acct, kind):
+    acct.execute(f"CREATE DOMAIN who AS varchar(40); ALTER TABLE acct ALTER fence_owner TYPE {kind}; SELECT fence_protect('acct')")
+    assert acct.execute("SELECT owner_column, open_by FROM fence_protected").fetchall() == [("fence_owner", [])]
+    assert plain(acct, "UPDATE acct SET bal = 1", (33, "b")) == "plain_write_duplicate"
+    assert plain(acct, "UPDATE acct SET bal = 1", (33, "a")) == 1
+
+
+WRITES = ("UPDATE acct SET bal = 1", "DELETE FROM acct", "MERGE INTO acct USING (SELECT 1) AS s ON true WHEN MATCHED THEN UPDATE SET bal = 1")
+
+
+@pytest.mark.parametrize("statement", WRITES)
+def test_plain_sql_passes_with_the_owner_of_the_row(protected, statement):
+    for in_use, expected in [
+        ([], "plain_write_unfenced"),
+        ([(33,)], "plain_write_duplicate"),
+        ([(33, "b")], "plain_write_duplicate"),
+        ([(33, "A"), (32, "a"), (34, "a")], "plain_write_duplicate"),
+        ([(32, "a")], "plain_write_stale"),
+        ([(34, "a")], "plain_write_unclaimed"),
+    ]:
+        assert plain(protected, statement, *in_use) == expected, in_use
+        assert everything(protected) == [(1, 33, "a", 0)]
+    assert plain(protected, statement, (33, "b"), (33, "a")) == 1
+
+
+def test_a_row_of_nobody_is_written_under_its_fence(protected):
+    protected.execute("SELECT fence_reset('acct', 1, 33)")
+    for in_use in [(33,), (33, "b")]:
+        assert plain(protected, "UPDATE acct SET bal = bal + 1", in_use) == 1
+    assert everything(protected) == [(1, 33, None, 2)]
+
+
+def test_a_plain_write_changes_neither_the_fence_nor_its_owner(protected):
+    for owner in ("'b'", "NULL", "'A'"):
+        assert plain(protected, f"UPDATE acct SET fence_owner = {owner}", (33, "a")) == "plain_write_changes_owner"
+    assert plain(protected, "UPDATE acct SET fence_owner = 'b', fence = 34", (33, "a"), (34, "b")) == "plain_write_changes_fence"
+    assert plain(protected, "UPDATE acct SET fence_owner = 'b'") == "plain_write_unfenced"
+    assert plain(protected, "UPDATE acct SET fence_owner = 'a'", (33, "a")) == 1
+    error = refusal(protected, "BEGIN; SELECT fence_use(33, 'a'); UPDATE acct SET fence_owner = 'b'")
+    protected.execute("ROLLBACK")
+    assert said(error) == (
+        "LF003",
+        'a plain write on protected table "acct" would change the owner of a fence',
+        "Only claims, fenced writes and fence_reset() change it.",
+        "Leave the owner column out of the statement.",
+        "plain_write_changes_owner",
+    )
+    error = refusal(protected, "BEGIN; SELECT fence_use(33, 'b'); UPDATE acct SET bal = 1")
+    protected.execute("ROLLBACK")
+    assert said(error) == ("LF007", duplicate()[1], 'The row has this fence of owner "a".', f"Call fence_use() with the owner. {HINT}", "plain_write_duplicate")
+    assert everything(protected) == [(1, 33, "a", 0)]
+
+
+def test_a_new_row_has_the_owner_of_its_fence_or_nobody(protected):
+    insert = "INSERT INTO acct VALUES ({}, {}, {}, 0)"
+    assert plain(protected, insert.format(2, 40, "'b'"), (40, "a")) == "plain_write_duplicate"
+    assert plain(protected, insert.format(2, 40, "'b'"), (40,)) == "plain_write_duplicate"
+    assert plain(protected, insert.format(2, 41, "'a'"), (40, "a")) == "insert_fence_not_in_use"
+    assert plain(protected, insert.format(2, 40, "'a'"), (40, "a")) == 1
+    assert plain(protected, insert.format(3, 40, "NULL"), (40, "a")) == 1
+    assert plain(protected, insert.format(4, 0, "'x'")) == 1
+
+
+def test_the_functions_pass_the_triggers_with_their_owners(protected):
+    for name in ("claim", "claim_json", "update", "update_returning", "write", "claim_or_insert", "upsert"):
+        protected.execute(call(name, fence=34 if name in STAMPING else 33, owner="'b'" if name in STAMPING else "'a'"))
+        protected.execute("SELECT fence_reset('acct', 1, 0)")
+        protected.execute(call("claim", owner="'a'"))
+    protected.execute(call("claim_or_insert", fence=5, owner="'c'", key="2"))
+    protected.execute("SELECT FROM fenced_claim_many(NULL::acct, ARRAY[1, 2], 50, 'fence', 'd')")
+    assert [row[:3] for row in everything(protected)] == [(1, 50, "d"), (2, 50, "d")]
+    assert protected.execute(call("delete", fence=50, owner="'d'")).fetchone() == (True,)
+
+
+def test_a_plain_move_between_partitions_keeps_the_owner(db):
+    db.execute("CREATE TABLE acct (id int, r int, fence bigint NOT NULL DEFAULT 0, fence_owner text, bal int, PRIMARY KEY (id, r)) PARTITION BY LIST (r)")
+    db.execute("CREATE TABLE acct0 PARTITION OF acct FOR VALUES IN (0); CREATE TABLE acct1 (fence_owner text, bal int, r int NOT NULL, id int NOT NULL, fence bigint NOT NULL DEFAULT 0)")
+    db.execute("ALTER TABLE acct ATTACH PARTITION acct1 FOR VALUES IN (1); INSERT INTO acct VALUES (1, 0, 33, 'a', 0); SELECT fence_protect('acct')")
+    assert db.execute("SELECT DISTINCT owner_column, open_by FROM fence_protected").fetchall() == [("fence_owner", [])]
+    for change, told in [("fence_owner = 'b'", "plain_write_duplicate"), ("fence_owner = NULL", "plain_write_changes_fence"), ("fence = 34", "insert_fence_not_in_use")]:
+        assert plain(db, f"UPDATE acct SET r = 1, {change}", (33, "a")) == told
+    assert plain(db, "UPDATE acct SET r = 1", (33, "b")) == "plain_write_duplicate"
+    assert plain(db, "UPDATE acct SET r = 1", (33, "a")) == 1
+    assert plain(db, "UPDATE acct SET r = 0, bal = 5", (33, "a")) == 1
+    assert db.execute("SELECT fenced_update('acct', ROW(1, 0), 33, '{\"bal\": 6}', 'fence', 'a')").fetchone() == (True,)
+    assert db.execute("SELECT * FROM acct").fetchall() == [(1, 0, 33, "a", 6)]
+
+
+def test_a_declared_owner_ends_with_its_savepoint_and_its_transaction(protected):
+    update = "UPDATE acct SET bal = bal + 1"
+    with protected.transaction():
+        protected.execute("SAVEPOINT s; SELECT fence_use(33, 'a'); ROLLBACK TO s; SELECT fence_use(33, 'b'); SAVEPOINT t")
+        assert refusal(protected, update).sqlstate == "LF007"
+        protected.execute("ROLLBACK TO t; SAVEPOINT u; SELECT fence_use(33, 'a'); RELEASE u")
+        assert protected.execute(update).rowcount == 1
+    assert plain(protected, update) == "plain_write_unfenced"
+    for bad, sqlstate in [("NULL", "22004"), ("''", "22023"), ("repeat('x', 513)", "22023")]:
+        assert refusal(protected, f"BEGIN; SELECT fence_use(33, {bad})").sqlstate == sqlstate
+        protected.execute("ROLLBACK")

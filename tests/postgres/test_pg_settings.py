@@ -182,7 +182,7 @@ def test_every_function_says_what_it_is(t):
         said = (volatility, parallel, strict, definer, defaults, public)
         is_granted_on = re.search(r"guard(?!_holders)|new_life|fence_internals\.stat\(|pg_stat|fencelock_|fence_internals\.leases\(", name) is not None
         # The functions of rows that are called all the time have no default: they are there without the argument.
-        defaults_of = {"fence_reset": 2, "fence_protect": 4, "fencelock_acquire": 4, "fencelock_wait": 1}
+        defaults_of = {"fence_reset": 2, "fence_protect": 5, "fencelock_acquire": 4, "fencelock_wait": 1}
         assert (name, said) == (name, ("v", "u", False, False, defaults_of.get(name.partition("(")[0], 0), not is_granted_on))
         assert comment and comment[0].isupper() and comment.endswith("."), name
 
@@ -215,6 +215,7 @@ def test_what_users_do_not_call_is_in_a_schema_of_its_own(t):
         "trigger_column(pg_node_tree,smallint)",
         "trigger_deletions(pg_node_tree,smallint)",
         "trigger_inserts(pg_node_tree,smallint)",
+        "trigger_owner(pg_node_tree,smallint)",
     ]
     columns = t.execute("SELECT attname, atttypid::regtype::text FROM pg_attribute WHERE attrelid = 'fence_internals.guards'::regclass AND attnum > 0 ORDER BY attnum").fetchall()
     assert columns == [("resource", "text"), ("fence", "bigint"), ("owner", "text")]

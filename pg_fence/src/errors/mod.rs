@@ -112,6 +112,9 @@ pub(crate) enum Refused {
     StaleRow { table: RelationName, stored: Option<i64>, fence: Fence },
     /// A row of a protected table has an older fence than one that the transaction uses.
     UnclaimedRow { table: RelationName, stored: Option<i64>, fence: Fence },
+    /// A row of a protected table has this fence of another owner than all that the transaction uses; of this one, if the
+    /// client may read it.
+    DuplicateRow { table: RelationName, stored: Option<CString>, fence: i64 },
     /// The fence column of a table that is to be protected can be null.
     NullableFence { table: RelationName, column: CString },
     /// A partition is protected by its parent.
@@ -174,6 +177,8 @@ pub(crate) enum UnfencedWrite {
     NoFence(&'static str),
     /// It changes the fence of a row.
     FenceChanged,
+    /// It changes the owner of a row's fence.
+    OwnerChanged,
     /// It brings a row with this fence, which is not in use.
     Insert(i64),
     /// It brings a row without a fence, where each must carry one.

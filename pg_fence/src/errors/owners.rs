@@ -20,6 +20,15 @@ pub(crate) fn duplicate(table: RelationName, key: Vec<u8>, stored: Option<CStrin
         .about(table)
 }
 
+/// The fence of a row is another owner's than those in use.
+pub(crate) fn duplicate_in_use(table: RelationName, stored: Option<CString>, fence: i64) -> Report {
+    let new = |message| Report::new("LF007", message);
+    new(text!["fence ", fence, " of this row of table \"", &table.name, "\" is another owner's"])
+        .detail(text!["The row has this fence of ", said(stored), "."])
+        .hint(text!["Call fence_use() with the owner. ", ISSUED_TWICE])
+        .about(table)
+}
+
 /// The fence of a guard is another owner's.
 pub(crate) fn duplicate_at_guard(resource: CString, stored: Option<CString>, fence: Fence) -> Report {
     Report::new("LF007", text!["fence ", fence, " at guard \"", &resource, "\" is another owner's"])

@@ -220,6 +220,13 @@ impl UnfencedWrite {
                     .detail(text!["Only claims, fenced writes and fence_reset() change a fence."])
                     .hint(text!["Leave the fence column out of the statement."])
             }
+            UnfencedWrite::OwnerChanged => new(text![
+                "a plain write on protected table \"",
+                &table.name,
+                "\" would change the owner of a fence"
+            ])
+            .detail(text!["Only claims, fenced writes and fence_reset() change it."])
+            .hint(text!["Leave the owner column out of the statement."]),
             UnfencedWrite::InsertWithout => {
                 new(text!["a new row of protected table \"", &table.name, "\" requires a fence"])
                     .detail(text!["It is protected with inserts => 'fenced': a row without a fence is not inserted."])

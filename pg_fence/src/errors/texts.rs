@@ -240,6 +240,7 @@ impl Refused {
                     .hint(text!["Claim the row with fence ", fence, ", read it again, then write."])
                     .about(table)
             }
+            Refused::DuplicateRow { table, stored, fence } => owners::duplicate_in_use(table, stored, fence),
             Refused::NullableFence { table, column } => {
                 let (fence, name) =
                     (Identifier(&column), text![Identifier(&table.schema), ".", Identifier(&table.name)]);

@@ -1,7 +1,7 @@
 //! The WHEN conditions of the triggers of protected tables: written as SQL here, and recognised in the catalog.
 //!
-//! The condition names the fence column, so it needs no other record and follows a rename. Invariant: what `sql` and
-//! `is_older` make, and nothing that only looks like it, `fence_column` recognises.
+//! The condition names the fence column and that of its owner, so it needs no other record and follows a rename. Invariant: what `sql` and
+//! `is_older` make, and nothing that only looks like it, `fence_column` and `owner_column` recognise.
 
 use crate::server::catalog;
 use crate::server::nodes::{Node, Tree, Variable};
@@ -42,8 +42,8 @@ enum Argument {
     Writer(c_int),
     /// The fence.
     Fence(c_int),
-    /// The owner of the fence, which no table keeps yet.
-    Owner,
+    /// The owner of the fence; null where the table keeps none.
+    Owner(c_int),
 }
 
 /// The row triggers of a protected table.
@@ -57,8 +57,8 @@ pub(crate) const ROW_TRIGGERS: [RowTrigger; 3] = [
             Argument::Writer(OLD),
             Argument::Fence(OLD),
             Argument::Fence(NEW),
-            Argument::Owner,
-            Argument::Owner,
+            Argument::Owner(OLD),
+            Argument::Owner(NEW),
         ],
         bit: UPDATE,
     },
@@ -70,14 +70,14 @@ pub(crate) const ROW_TRIGGERS: [RowTrigger; 3] = [
             Argument::Place(OLD),
             Argument::Writer(OLD),
             Argument::Fence(OLD),
-            Argument::Owner,
+            Argument::Owner(OLD),
         ],
         bit: DELETE,
     },
     RowTrigger {
         command: c"INSERT",
         function: c"refuses_insert",
-        arguments: &[Argument::Table(NEW), Argument::Place(NEW), Argument::Fence(NEW), Argument::Owner],
+        arguments: &[Argument::Table(NEW), Argument::Place(NEW), Argument::Fence(NEW), Argument::Owner(NEW)],
         bit: INSERT,
     },
 ];
@@ -88,20 +88,23 @@ impl RowTrigger {
         if self.bit == INSERT { RowTrigger { function: ASKS_NEW_ROWS, ..self } } else { self }
     }
 
-    /// The condition on this fence column.
+    /// The condition on this fence column, and that of its owner.
     ///
     /// When a row of a partitioned table moves, the server evaluates the condition of the parent's UPDATE trigger too,
     /// without firing it. OLD is a copy without system columns there: its table is 0, and to read the writer would be
     /// an error (0A000). Conditions joined with AND are evaluated in order, so the first keeps the call from being
     /// made.
-    pub(crate) fn sql(&self, column: &CStr) -> Vec<u8> {
+    pub(crate) fn sql(&self, column: &CStr, owner: Option<&CStr>) -> Vec<u8> {
         let row = self.row();
         let arguments = self.arguments.iter().map(|argument| match argument {
             Argument::Table(row) => text![row_name(*row), ".tableoid"],
             Argument::Place(row) => text![row_name(*row), ".ctid"],
             Argument::Writer(row) => text![row_name(*row), ".xmin"],
             Argument::Fence(row) => text![row_name(*row), ".", Identifier(column), "::pg_catalog.int8"],
-            Argument::Owner => text!["NULL::pg_catalog.text"],
+            Argument::Owner(row) => match owner {
+                Some(owner) => text![row_name(*row), ".", Identifier(owner), "::pg_catalog.text"],
+                None => text!["NULL::pg_catalog.text"],
+            },
         });
         let arguments = joined(arguments, ", ");
         let call = text![Identifier(catalog::INTERNALS), ".", Identifier(self.function), "(", arguments, ")"];
@@ -134,6 +137,21 @@ pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
     if tgtype & BEFORE != 0 {
         return if tgtype & (INSERT | DELETE | UPDATE) == UPDATE { column_of_older(condition) } else { None };
     }
+    columns(condition, tgtype).map(|columns| columns.fence)
+}
+
+/// The number of the column of the owner in such a condition, where it names one.
+pub(crate) fn owner_column(condition: &CStr, tgtype: i16) -> Option<i16> {
+    if tgtype & BEFORE != 0 { None } else { columns(condition, tgtype)?.owner }
+}
+
+/// The columns that a condition names.
+struct Columns {
+    fence: i16,
+    owner: Option<i16>,
+}
+
+fn columns(condition: &CStr, tgtype: i16) -> Option<Columns> {
     let made = ROW_TRIGGERS.iter().find(|made| tgtype & (INSERT | DELETE | UPDATE) == made.bit)?;
     let schema = catalog::internals()?;
     let tree = Tree::read(condition);
@@ -147,7 +165,7 @@ pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
     if !is_made || given.len() != made.arguments.len() {
         return None;
     }
-    let mut column = None;
+    let (mut column, mut owner) = (None, None);
     for (node, argument) in given.into_iter().zip(made.arguments) {
         let is_column = |row, column: i32| node.variable() == Some(Variable { row, column: column as i16 });
         let fits = match *argument {
@@ -158,13 +176,16 @@ pub(crate) fn fence_column(condition: &CStr, tgtype: i16) -> Option<i16> {
                 let named = Some(fence_of(node, row)?);
                 column.replace(named).is_none_or(|before| before == named)
             }
-            Argument::Owner => node.is_null_constant(),
+            Argument::Owner(row) => {
+                let named = if node.is_null_constant() { None } else { Some(text_of(node, row)?) };
+                owner.replace(named).is_none_or(|before| before == named)
+            }
         };
         if !fits {
             return None;
         }
     }
-    column.flatten()
+    Some(Columns { fence: column.flatten()?, owner: owner.flatten() })
 }
 
 /// Whether this is the condition of a trigger that asks a fence of every new row.
@@ -206,6 +227,15 @@ pub(crate) fn fence_of(node: Node, row: c_int) -> Option<i16> {
         node = *arguments.first()?;
     }
     node.without_relabelling()
+        .variable()
+        .filter(|variable| variable.row == row && variable.column > 0)
+        .map(|variable| variable.column)
+}
+
+/// The column of `OLD` or `NEW` that an argument is, with no more around it than it takes to read a domain as a text.
+fn text_of(node: Node, row: c_int) -> Option<i16> {
+    node.without_relabelling()
+        .without_relabelling()
         .variable()
         .filter(|variable| variable.row == row && variable.column > 0)
         .map(|variable| variable.column)

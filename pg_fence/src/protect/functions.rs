@@ -6,23 +6,28 @@
 
 use crate::errors::Refused;
 use crate::life;
-use crate::protect::passes::{self, WrittenRow};
+use crate::protect::passes::{self, Kept, KeptOwner, WrittenRow};
+use crate::row::arguments;
 use crate::server::call::{Arguments, Call, Reply};
 use crate::server::catalog;
 use crate::server::session;
 use crate::server::stored::Stored;
+use crate::server::text::Bytes;
 use crate::settings::accepted_number;
+use fence::plain::Owners;
 use fence::resource::{NEVER_CLAIMED, PlainWrite};
 
-/// `fence_use(fence bigint)`: lets plain SQL of this transaction write rows of protected tables that carry this fence.
-/// Answers the fence.
+/// `fence_use(fence bigint[, owner text])`: lets plain SQL of this transaction write rows of protected tables that carry this
+/// fence, of this owner where they keep one. Answers the fence.
 pub(crate) fn fence_use(call: &Call) -> Result<Reply, Refused> {
-    let fence = accepted_number(call.arguments().number())?;
+    let mut given = call.arguments();
+    let fence = accepted_number(given.number())?;
+    let owner = arguments::owner(&mut given)?.owner;
     if !session::is_in_transaction_block() {
         return Err(Refused::NoBlock { function: "fence_use()" });
     }
     life::begin();
-    passes::use_fence(fence)?;
+    passes::use_fence(fence, owner.as_ref().map(Bytes::bytes))?;
     Ok(Reply::from(fence))
 }
 
@@ -33,7 +38,9 @@ pub(crate) fn refuses_update(call: &Call) -> Result<Reply, Refused> {
     let row = written_row(call, &mut given);
     let written_by = given.transaction();
     let (old, new) = (given.number(), given.number());
-    let passes = is_accepted(PlainWrite::Update { old, new }, written_by) || passes::spend_on_update(&row, old, new);
+    let owners = Owners { old: owner(&mut given), new: owner(&mut given) };
+    let write = PlainWrite::Update { old, new };
+    let passes = is_accepted(write, owners, written_by) || passes::spend_on_update(&row, old, new);
     Ok(Reply::from(!passes))
 }
 
@@ -44,15 +51,17 @@ pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     let row = written_row(call, &mut given);
     let written_by = given.transaction();
     let old = given.number();
+    let owners = Owners { old: owner(&mut given), new: None };
     let moved = is_moved(&row);
     let own_fence = passes::spend_on_deletion(&row, old, moved);
     // A move by a fenced function is checked afterwards, wherever the row is.
     let passes = own_fence.is_some()
-        || (is_accepted(PlainWrite::Delete { old }, written_by)
+        || (is_accepted(PlainWrite::Delete { old }, owners, written_by)
             && (!moved || passes::admit_move(row.query, row.table)));
     // A call by hand may pass any fence: one that is not in use opens nothing.
     if moved && passes {
-        passes::expect_insertion(row.query, own_fence.or(old).unwrap_or(NEVER_CLAIMED));
+        let owner = own_fence.is_none().then(|| KeptOwner(owners.old.map(Box::from)));
+        passes::expect_insertion(row.query, Kept { fence: own_fence.or(old).unwrap_or(NEVER_CLAIMED), owner });
     }
     Ok(Reply::from(!passes))
 }
@@ -73,16 +82,22 @@ fn refuses_new(call: &Call, write: fn(Option<i64>) -> PlainWrite) -> Result<Repl
     let mut given = call.arguments();
     let row = written_row(call, &mut given);
     let new = given.number();
+    let owners = Owners { old: None, new: owner(&mut given) };
     let passes = match passes::take_expected(row.query) {
-        Some(kept) => new == Some(kept),
-        None => is_accepted(write(new), None) || passes::spend_on_insertion(&row, new),
+        Some(kept) => kept.is_of(new, owners.new),
+        None => is_accepted(write(new), owners, None) || passes::spend_on_insertion(&row, new),
     };
     Ok(Reply::from(!passes))
 }
 
 /// Whether a fence in use accepts a plain write, and its claim was made in this life of the server.
-fn is_accepted(write: PlainWrite, written_by: Option<u32>) -> bool {
-    passes::is_accepted(write) && (!write.relies_on_claim() || written_by.is_some_and(life::has))
+fn is_accepted(write: PlainWrite, owners: Owners, written_by: Option<u32>) -> bool {
+    passes::is_accepted(write, owners) && (!write.relies_on_claim() || written_by.is_some_and(life::has))
+}
+
+/// The owner of a fence; an empty text is nobody.
+fn owner<'c>(given: &mut Arguments<'c>) -> Option<&'c [u8]> {
+    given.bytes().map(|owner| owner.bytes()).filter(|owner| !owner.is_empty())
 }
 
 fn written_row(call: &Call, given: &mut Arguments) -> WrittenRow {

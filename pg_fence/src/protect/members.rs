@@ -80,6 +80,8 @@ pub(crate) struct Made {
     pub(crate) name: CString,
     /// The fence column in its condition, where that is as fence_protect() makes it.
     pub(crate) fence_column: Option<i16>,
+    /// The column of its owner, where the condition names one.
+    pub(crate) owner_column: Option<i16>,
     /// Whether it is one of a partition that follows its parent's.
     pub(crate) is_clone: bool,
     pub(crate) is_on_insert: bool,
@@ -146,6 +148,7 @@ fn calling(relation: &OpenRelation, function: &CStr) -> Vec<Made> {
     made.map(|trigger| Made {
         name: trigger.name().to_owned(),
         fence_column: trigger.condition().and_then(|condition| condition::fence_column(condition, trigger.kind())),
+        owner_column: trigger.condition().and_then(|condition| condition::owner_column(condition, trigger.kind())),
         is_clone: trigger.is_clone(),
         is_on_insert: condition::is_on_insert(trigger.kind()),
         asks_new_rows: trigger.condition().is_some_and(|condition| condition::asks_new_rows(condition, trigger.kind())),

@@ -17,6 +17,7 @@ pub(crate) struct ProtectArguments<'c> {
     pub(crate) inserts: Option<Inserts>,
     pub(crate) deletes: Option<Deletes>,
     pub(crate) replicated: Option<Replicated>,
+    pub(crate) owner_column: Option<&'c CStr>,
 }
 
 /// Which new rows pass.
@@ -56,6 +57,7 @@ impl<'c> ProtectArguments<'c> {
             inserts: option(&mut given, "inserts", "fenced", [Inserts::Plain, Inserts::Fenced])?,
             deletes: option(&mut given, "deletes", "remembered", [Deletes::Plain, Deletes::Remembered])?,
             replicated: option(&mut given, "replicated", "newest", [Replicated::Plain, Replicated::Newest])?,
+            owner_column: given.name(),
         })
     }
 }

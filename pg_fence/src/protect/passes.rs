@@ -24,7 +24,8 @@ use crate::table::running::{self, Query};
 use crate::table::verb::Verb;
 use fence::Fence;
 use fence::deletion::{self, InsertVerdict};
-use fence::resource::{PlainVerdict, PlainWrite, Step, Verdict, judge_plain};
+use fence::plain::{self, Owners};
+use fence::resource::{Bearer, DuplicateFence, Owned, PlainVerdict, PlainWrite, Step, Verdict};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -87,16 +88,35 @@ struct Unspent {
 /// A fence that the transaction has declared.
 struct InUse {
     fence: Fence,
+    owner: Option<Box<[u8]>>,
     since: pg_sys::SubTransactionId,
 }
 
 /// A row that a query has deleted in one partition, to insert it into another.
 struct Move {
     query: Query,
-    /// The fence that it must keep; none once it has been inserted.
-    keeps: Option<i64>,
+    /// What it must keep; none once it has been inserted.
+    keeps: Option<Kept>,
     /// The partitions from which plain SQL may move rows in this query.
     may_leave: Vec<Oid>,
+}
+
+/// What a row keeps that moves between partitions.
+pub(crate) struct Kept {
+    pub(crate) fence: i64,
+    /// The owner of the fence; none where a change of ours moves the row, which checks that itself.
+    pub(crate) owner: Option<KeptOwner>,
+}
+
+/// The owner that a row keeps.
+pub(crate) struct KeptOwner(pub(crate) Option<Box<[u8]>>);
+
+impl Kept {
+    /// Whether the row that is inserted has it.
+    pub(crate) fn is_of(&self, new: Option<i64>, owner: Option<&[u8]>) -> bool {
+        let has_owner = |kept: &KeptOwner| kept.0.as_deref() == owner;
+        new == Some(self.fence) && self.owner.as_ref().is_none_or(has_owner)
+    }
 }
 
 static PASSES: MainThread<Passes> =
@@ -177,21 +197,21 @@ pub(crate) struct WrittenRow {
 }
 
 /// Lets plain SQL of this transaction write rows that carry this fence. Errors: too many are in use.
-pub(crate) fn use_fence(fence: Fence) -> Result<(), Refused> {
+pub(crate) fn use_fence(fence: Fence, owner: Option<&[u8]>) -> Result<(), Refused> {
     let mut in_use = PASSES.in_use.borrow_mut();
-    if in_use.iter().any(|used| used.fence == fence) {
+    if in_use.iter().any(|used| used.fence == fence && used.owner.as_deref() == owner) {
         return Ok(());
     }
     if in_use.len() >= MAX_IN_USE {
         return Err(Refused::ManyInUse { max: MAX_IN_USE });
     }
-    in_use.push(InUse { fence, since: session::subtransaction() });
+    in_use.push(InUse { fence, owner: owner.map(Box::from), since: session::subtransaction() });
     Ok(())
 }
 
-/// What the fences in use say to a write of a row that has this fence.
-pub(crate) fn judge(stored: Option<i64>) -> PlainVerdict {
-    judge_plain(stored, PASSES.in_use.borrow().iter().map(|used| used.fence))
+/// What the fences in use say to a write of a row that has this fence, of this owner.
+pub(crate) fn judge(stored: Owned) -> Result<PlainVerdict, DuplicateFence> {
+    plain::judge(stored, PASSES.in_use.borrow().iter().map(InUse::bearer))
 }
 
 /// What the fence of a new row and those in use say to the fence that a deletion of its key is remembered with.
@@ -200,8 +220,14 @@ pub(crate) fn judge_insert(remembered: Option<i64>, new: Option<i64>) -> InsertV
 }
 
 /// Whether a fence in use accepts a plain write.
-pub(crate) fn is_accepted(write: PlainWrite) -> bool {
-    write.is_accepted(PASSES.in_use.borrow().iter().map(|used| used.fence))
+pub(crate) fn is_accepted(write: PlainWrite, owners: Owners) -> bool {
+    plain::is_accepted(write, owners, PASSES.in_use.borrow().iter().map(InUse::bearer))
+}
+
+impl InUse {
+    fn bearer(&self) -> Bearer<'_> {
+        Bearer { fence: self.fence, owner: self.owner.as_deref() }
+    }
 }
 
 impl OwnChange {
@@ -298,8 +324,8 @@ pub(crate) fn spend_on_insertion(row: &WrittenRow, new: Option<i64>) -> bool {
     true
 }
 
-/// Takes the fence that the row must keep which this query has deleted in another partition, once for each.
-pub(crate) fn take_expected(query: Query) -> Option<i64> {
+/// Takes what the row must keep which this query has deleted in another partition, once for each.
+pub(crate) fn take_expected(query: Query) -> Option<Kept> {
     let mut moves = PASSES.moves.borrow_mut();
     if moves.is_empty() { None } else { moves.iter_mut().find(|one| one.query == query)?.keeps.take() }
 }
@@ -317,10 +343,10 @@ pub(crate) fn admit_move(query: Query, partition: Oid) -> bool {
     true
 }
 
-/// Notes that the next row which this query inserts must keep a fence. The server inserts a moved row before it goes on
+/// Notes what the next row which this query inserts must keep. The server inserts a moved row before it goes on
 /// with the query. Where a BEFORE trigger keeps it from doing so, an insertion by another part of the query
 /// looks like that of the moved row, and is refused.
-pub(crate) fn expect_insertion(query: Query, keeps: i64) {
+pub(crate) fn expect_insertion(query: Query, keeps: Kept) {
     PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
 }
 

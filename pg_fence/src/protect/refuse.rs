@@ -11,10 +11,11 @@ use crate::protect::passes;
 use crate::server::call::{Call, Reply};
 use crate::server::catalog::{self, RelationName};
 use crate::server::trigger::{Command, EventRow, TriggerEvent};
-use crate::server::types;
+use crate::server::types::{self, Value};
 use crate::stats;
 use fence::Fence;
-use fence::resource::{NEVER_CLAIMED, PlainVerdict};
+use fence::resource::{DuplicateFence, NEVER_CLAIMED, Owned, PlainVerdict};
+use std::ffi::{CStr, CString};
 
 /// What a write does to a row, by the fence before and after it.
 enum Written {
@@ -37,7 +38,8 @@ enum Written {
 pub(crate) fn refuse(call: &Call) -> Result<Reply, Refused> {
     let event = TriggerEvent::of(call).ok_or(Refused::NotATrigger)?;
     let column = event.condition().and_then(|condition| condition::fence_column(condition, event.kind()));
-    let write = RefusedWrite { event, column };
+    let owner = event.condition().and_then(|condition| condition::owner_column(condition, event.kind()));
+    let write = RefusedWrite { event, column, owner };
     let refused = write.refusal();
     stats::count_refused(write.event.table(), &refused, write.stored());
     Err(refused)
@@ -51,6 +53,15 @@ pub(crate) fn trigger_column(call: &Call) -> Result<Reply, Refused> {
         return Ok(Reply::Nothing);
     };
     Ok(Reply::from(condition::fence_column(&condition, kind)))
+}
+
+/// `trigger_owner(condition pg_node_tree, kind smallint)`: the number of the column of the owner, where such a condition names one.
+pub(crate) fn trigger_owner(call: &Call) -> Result<Reply, Refused> {
+    let mut given = call.arguments();
+    let (Some(condition), Some(kind)) = (given.text_of_tree(), given.small_number()) else {
+        return Ok(Reply::Nothing);
+    };
+    Ok(Reply::from(condition::owner_column(&condition, kind)))
 }
 
 /// `trigger_inserts(condition pg_node_tree, kind smallint)`: which new rows a trigger on INSERT with this WHEN condition admits,
@@ -72,6 +83,8 @@ struct RefusedWrite<'c> {
     event: TriggerEvent<'c>,
     /// The fence column, by the condition of the trigger itself.
     column: Option<i16>,
+    /// That of its owner, where the condition names one.
+    owner: Option<i16>,
 }
 
 impl RefusedWrite<'_> {
@@ -108,7 +121,13 @@ impl RefusedWrite<'_> {
             Written::Truncated => unfenced(UnfencedWrite::Truncate),
             Written::Unknown(command) => unfenced(UnfencedWrite::Altered(command)),
             Written::Updated { old, new } => self.judged(old, table.clone(), "UPDATE").unwrap_or_else(|| {
-                unfenced(if old == new { UnfencedWrite::NoFence("UPDATE") } else { UnfencedWrite::FenceChanged })
+                unfenced(match old == new {
+                    true if self.owner_of(EventRow::Given) != self.owner_of(EventRow::New) => {
+                        UnfencedWrite::OwnerChanged
+                    }
+                    true => UnfencedWrite::NoFence("UPDATE"),
+                    false => UnfencedWrite::FenceChanged,
+                })
             }),
             Written::Deleted { old } => self.judged(old, table.clone(), "DELETE").unwrap_or_else(|| {
                 let write = match members::open_to_moves(self.event.table()) {
@@ -122,8 +141,11 @@ impl RefusedWrite<'_> {
             }
             // What could be a new row is one that has moved here and lost its fence.
             Written::Inserted { new: None | Some(NEVER_CLAIMED) } => unfenced(UnfencedWrite::FenceChanged),
-            Written::Inserted { new } if passes::judge(new) == PlainVerdict::Accepted => {
+            Written::Inserted { new: Some(fence) } if self.judge(Some(fence)) == Ok(PlainVerdict::Accepted) => {
                 unfenced(UnfencedWrite::FenceChanged)
+            }
+            Written::Inserted { new: Some(fence) } if self.judge(Some(fence)) == Err(DuplicateFence) => {
+                self.duplicate(table, fence)
             }
             Written::Inserted { new: Some(fence) } => unfenced(UnfencedWrite::Insert(fence)),
         }
@@ -138,7 +160,11 @@ impl RefusedWrite<'_> {
     fn judged(&self, stored: Option<i64>, table: RelationName, command: &'static str) -> Option<Refused> {
         let may_read = self.column.is_some_and(|column| members::may_disclose(self.event.table(), column));
         let shown = may_read.then_some(stored.unwrap_or(NEVER_CLAIMED));
-        match passes::judge(stored) {
+        let verdict = match self.judge(stored) {
+            Err(DuplicateFence) => return Some(self.duplicate(table, stored.unwrap_or(NEVER_CLAIMED))),
+            Ok(verdict) => verdict,
+        };
+        match verdict {
             PlainVerdict::Accepted if !life::has(self.event.written_by()) => {
                 let fence = Fence::new(stored?.unsigned_abs())?;
                 Some(Refused::Outlived { table, key: None, fence, since: life::since() })
@@ -148,5 +174,22 @@ impl RefusedWrite<'_> {
             PlainVerdict::Stale(fence) => Some(Refused::StaleRow { table, stored: shown, fence }),
             PlainVerdict::Unclaimed(fence) => Some(Refused::UnclaimedRow { table, stored: shown, fence }),
         }
+    }
+    /// What the fences in use say to a row that has this fence.
+    fn judge(&self, stored: Option<i64>) -> Result<PlainVerdict, DuplicateFence> {
+        let owner = self.owner_of(EventRow::Given);
+        passes::judge(Owned { fence: stored, owner: owner.as_deref().map(CStr::to_bytes) })
+    }
+
+    /// Whose the fence of a row is; none where the table keeps no owners, or nobody has said.
+    fn owner_of(&self, row: EventRow) -> Option<CString> {
+        let owner = self.event.value(row, self.owner?).map(Value::text);
+        owner.filter(|owner| !owner.is_empty())
+    }
+
+    fn duplicate(&self, table: RelationName, fence: i64) -> Refused {
+        let may_read = self.owner.is_some_and(|column| members::may_disclose(self.event.table(), column));
+        let stored = self.owner_of(EventRow::Given).filter(|_| may_read);
+        Refused::DuplicateRow { table, stored, fence }
     }
 }

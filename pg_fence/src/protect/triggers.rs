@@ -8,7 +8,7 @@ use crate::errors::Refused;
 use crate::guard::guard_table;
 use crate::protect::companion::{self, Deletions};
 use crate::protect::condition::{self, ROW_TRIGGERS, RowTrigger};
-use crate::protect::members::{self, Member, MemberKind};
+use crate::protect::members::{self, Made, Member, MemberKind};
 use crate::protect::options::{Deletes, Inserts, ProtectArguments, Replicated};
 use crate::protect::remembering;
 use crate::server::call::{Call, Reply};
@@ -17,6 +17,7 @@ use crate::server::locks::{self, RelationLock};
 use crate::server::rights;
 use crate::server::spi::Connection;
 use crate::table::distributed;
+use crate::table::owner::OwnerArguments;
 use crate::table::relation::Table;
 use crate::table::tables;
 use pg_forms::{Identifier, c_string, text};
@@ -27,7 +28,7 @@ use std::rc::Rc;
 const ON_TRUNCATE: &CStr = c"fence_protect_truncate";
 const ON_REPLICATED: &CStr = c"fence_protect_replicated";
 
-/// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text)`: makes the
+/// `fence_protect(target regclass, fence_column name, inserts text, deletes text, replicated text, owner_column name)`: makes the
 /// triggers, or makes them again as they should be. Null keeps what the triggers have. Answers on how many tables they
 /// are.
 pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
@@ -37,8 +38,12 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
         return Err(Refused::GuardTable);
     }
     let table = open_for_triggers(oid, rights::require_trigger_right)?;
-    let kept = kept_column(&table);
+    let kept = kept_column(&table, |trigger| trigger.fence_column);
+    let kept_owner = kept_column(&table, |trigger| trigger.owner_column);
     let column = table.fence_column(given.fence_column.unwrap_or(kept.as_deref().unwrap_or(c"fence")))?;
+    let named = given.owner_column.or(kept_owner.as_deref());
+    let owner = OwnerArguments { owner: None, column: named }.of(&table, column)?;
+    let owner = owner.map(|owner| owner.column.name.as_c_str());
     if !catalog::is_not_null(oid, column.number) {
         return Err(Refused::NullableFence { table: table.name.clone(), column: column.name.clone() });
     }
@@ -57,7 +62,7 @@ pub(crate) fn fence_protect(call: &Call) -> Result<Reply, Refused> {
         triggers.drop_renamed(member)?;
         for kind in ROW_TRIGGERS.iter().filter(|kind| is_made_on(kind.command, member, oid)) {
             let kind = if inserts == Inserts::Fenced { kind.asking_new_rows() } else { *kind };
-            triggers.make_for_rows(member, &kind, &column.name)?;
+            triggers.make_for_rows(member, &kind, &column.name, owner)?;
         }
         triggers.make_on_truncate(member)?;
         triggers.drop_keeping(member)?;
@@ -117,9 +122,9 @@ fn count_of(members: &[Member]) -> Reply {
     Reply::from(i32::try_from(members.len()).unwrap_or(i32::MAX))
 }
 
-/// The fence column that the triggers of the table name; none where it has none.
-fn kept_column(table: &Table) -> Option<CString> {
-    let number = members::made_triggers(table.oid).iter().find_map(|trigger| trigger.fence_column)?;
+/// The column that the triggers of the table name, of the fence or its owner; none where it has none.
+fn kept_column(table: &Table, named: fn(&Made) -> Option<i16>) -> Option<CString> {
+    let number = members::made_triggers(table.oid).iter().find_map(named)?;
     table.columns.iter().find(|column| column.number == number).map(|column| column.name.clone())
 }
 
@@ -140,8 +145,14 @@ struct Triggers<'a> {
 
 impl Triggers<'_> {
     /// AFTER triggers, because BEFORE triggers lock each row first, which costs a sixth of an UPDATE.
-    fn make_for_rows(&self, member: &Member, kind: &RowTrigger, column: &CStr) -> Result<(), Refused> {
-        let condition = kind.sql(column);
+    fn make_for_rows(
+        &self,
+        member: &Member,
+        kind: &RowTrigger,
+        column: &CStr,
+        owner: Option<&CStr>,
+    ) -> Result<(), Refused> {
+        let condition = kind.sql(column, owner);
         let when = text![" FOR EACH ROW WHEN (", condition, ")"];
         self.make(&trigger_name(kind), text!["AFTER ", kind.command], member, when)
     }

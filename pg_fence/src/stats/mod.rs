@@ -190,6 +190,7 @@ pub(crate) fn count_refused(table: Oid, refused: &Refused, stored: Option<i64>) 
         }
         Refused::UnclaimedRow { .. } => subject.count(Counter::Unclaimed),
         Refused::Outlived { .. } => subject.count(Counter::Outlived),
+        Refused::DuplicateRow { .. } => subject.count(Counter::DuplicateFence),
         _ => subject.count(Counter::UnfencedRefused),
     }
 }
