@@ -10,18 +10,19 @@ import pytest
 CONTENT = {
     "rows": """SELECT 'Mixed Case', id::text, v, fence FROM "Mixed Case" UNION ALL SELECT 'parts', r, v, fence FROM parts
         UNION ALL SELECT 'far.away', id::text, v, fence FROM far.away ORDER BY 1, 2""",
-    "guards": "SELECT resource, fence FROM fence_internals.guards ORDER BY 1",
+    "guards": "SELECT resource, fence, owner FROM fence_internals.guards ORDER BY 1",
+    "owners": 'SELECT id, "lock fence_owner"::text FROM far.away',
     "leases": "SELECT name, owner, fence = (SELECT last_value FROM fence_internals.lease_fences) FROM fence_internals.leases ORDER BY 1",
-    "protected": "SELECT target::text, fence_column::text, open_by, replicated FROM fence_protected ORDER BY 1",
+    "protected": "SELECT target::text, fence_column::text, owner_column::text, open_by, replicated FROM fence_protected ORDER BY 1",
     "granted": "SELECT has_function_privilege('app', 'fenced_guard(text, bigint)', 'EXECUTE')",
 }
 ROWS = [("Mixed Case", "1", 1, 57), ("far.away", "3", 1, 57), ("parts", "a", 1, 57), ("parts", "b", 1, 57)]
 LEASES = [("held", "né 'x'", True), ("released", None, False)]
-GUARDS = [("ledger", 57), ("né 'x'", 58)]
+GUARDS = [("ledger", 57, "né x"), ("né 'x'", 58, None)]
 PROTECTED = [
-    ("\"Mixed Case\"", "fence", [], "plain"),
-    ("far.away", "lock fence", [], "plain"),
-    *((table, "fence", [], "newest") for table in ("pa", "parts", "pb")),
+    ("\"Mixed Case\"", "fence", None, [], "plain"),
+    ("far.away", "lock fence", "lock fence_owner", [], "plain"),
+    *((table, "fence", None, [], "newest") for table in ("pa", "parts", "pb")),
 ]
 SOURCE = """
     CREATE EXTENSION pg_fence;
@@ -33,13 +34,14 @@ SOURCE = """
     CREATE TABLE far.away (dropped int, id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0);
     ALTER TABLE far.away DROP COLUMN dropped;
     ALTER TABLE far.away RENAME fence TO "lock fence";
+    ALTER TABLE far.away ADD "lock fence_owner" varchar(40);
     INSERT INTO "Mixed Case" VALUES (1, 0);
     INSERT INTO parts VALUES ('a', 0), ('b', 0);
     INSERT INTO far.away VALUES (3, 0);
     SELECT fence_protect('"Mixed Case"'), fence_protect('parts', replicated => 'newest'), fence_protect('far.away', 'lock fence');
-    SELECT fenced_write('"Mixed Case"', 1, 57, '{"v": 1}'), fenced_write('far.away', 3, 57, '{"v": 1}', 'lock fence');
+    SELECT fenced_write('"Mixed Case"', 1, 57, '{"v": 1}'), fenced_write('far.away', 3, 57, '{"v": 1}', 'lock fence', 'né x');
     SELECT fenced_write('parts', r, 57, '{"v": 1}') FROM (VALUES ('a'), ('b')) p (r);
-    SELECT fenced_guard('ledger', 57), fenced_guard('né ''x''', 58);
+    SELECT fenced_guard('ledger', 57, '', 'né x'), fenced_guard('né ''x''', 58);
     SET pg_fence.lease_in_transaction = on;
     SELECT fencelock_acquire('released', 'a', 86400000), fencelock_release('released', 'a'), fencelock_acquire('held', 'né ''x''', 86400000);
     GRANT EXECUTE ON FUNCTION fenced_guard(text, bigint) TO app;
@@ -105,7 +107,7 @@ def databases(pg, tmp_path_factory):
     made.close()
 
 
-WHOLE = {"rows": ROWS, "guards": GUARDS, "leases": LEASES, "protected": PROTECTED, "granted": [(True,)]}
+WHOLE = {"rows": ROWS, "owners": [(3, "né x")], "guards": GUARDS, "leases": LEASES, "protected": PROTECTED, "granted": [(True,)]}
 FORMS = {
     "plain": ((), ()),
     "custom": (("-Fc",), ()),
@@ -145,13 +147,13 @@ def test_what_was_restored_works_for_its_owner(databases):
         assert db.execute("SELECT fencelock_release('held', 'né ''x''')").fetchone() == (True,)
         second = databases.empty()
         assert databases.restore(databases.dump(source=restored), second) == []
-        assert ("ledger", 60) in databases.content(second)["guards"]
+        assert ("ledger", 60, None) in databases.content(second)["guards"]
 
 
 def test_a_schema_only_dump_restores_the_protection_and_no_guard(databases):
     restored = databases.empty()
     assert databases.restore(databases.dump("--schema-only"), restored) == []
-    assert databases.content(restored) == {**WHOLE, "rows": [], "guards": [], "leases": []}
+    assert databases.content(restored) == {**WHOLE, "rows": [], "owners": [], "guards": [], "leases": []}
 
 
 def test_a_data_only_dump_is_refused_by_protected_tables_with_advice(databases):
@@ -198,7 +200,7 @@ def test_a_part_restores_into_a_database_that_has_the_extension(databases, optio
     assert [error for error in errors if 'schema "far" already exists' not in error] == []
     with psycopg.connect(databases.server.url(restored)) as db:
         assert db.execute('SELECT id, v, "lock fence" FROM far.away').fetchall() == [(3, 1, 57)]
-        assert db.execute(CONTENT["protected"]).fetchall() == [("far.away", "lock fence", [], "plain")]
+        assert db.execute(CONTENT["protected"]).fetchall() == [("far.away", "lock fence", "lock fence_owner", [], "plain")]
 
 
 def test_the_extension_may_lie_in_any_schema(databases):

@@ -206,7 +206,12 @@ class Session:
         return literal(json.dumps([self.json_object() for _ in range(self.chance.randrange(0, 4))]))
 
     def column(self):
-        return "" if self.one_in(2) else f", {literal(self.pick(['fence', 'fence', 'fence', 'value', *COLUMNS]))}"
+        column = "" if self.one_in(2) else f", {literal(self.pick(['fence', 'fence', 'fence', 'value', *COLUMNS]))}"
+        return column + self.owner() if column and self.one_in(3) else column
+
+    def owner(self):
+        owner = self.pick(["NULL", "'a'", "'a'", "'b'", literal(self.pick(TEXTS))])
+        return f", {owner}" + ("" if self.one_in(2) else f", {literal(self.pick(['value', 'fence_owner', *COLUMNS]))}")
 
     def row_call(self):
         key = self.value_of_any_kind() if self.one_in(3) else str(self.chance.randrange(0, 3))
@@ -232,12 +237,14 @@ class Session:
 
     def other_call(self):
         resource = literal(self.pick([*TEXTS, "g", "g", "g2"]))
+        owner = self.pick(["NULL", "'a'", "'a'", "'b'", resource])
         return self.pick(
             [
                 f"SELECT fenced_guard({resource}, {self.fence()})",
                 f"SELECT fenced_guard('g', {self.fence()})",
                 f"SELECT fenced_guard('g', {self.fence()}, {resource})",
                 f"SELECT fenced_guard('g', {self.fence()}, fence_life())",
+                f"SELECT fenced_guard('g', {self.fence()}, '', {owner})",
                 f"SELECT fence_guard_reset({resource}, {self.fence()})",
                 f"SELECT fence_guard_forget({self.fence()})",
                 f"SELECT fence_protect({self.target()}{self.column()})",
