@@ -38,8 +38,10 @@ def test_many_calls_in_one_transaction_keep_memory_flat(db, rows):
 
 
 def peak_kb(pid):
+    """The most memory of its own that a process has had: without what it has touched of the shared memory, which stays."""
     with open(f"/proc/{pid}/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+        sizes = {line.split(":")[0]: int(line.split()[1]) for line in status if line.endswith("kB\n")}
+    return sizes["VmHWM"] - sizes["RssShmem"]
 
 
 MANY = """SELECT count(*) FILTER (WHERE verdict = 'written'), count(*) FROM fenced_update_many('jobs',
@@ -47,7 +49,7 @@ MANY = """SELECT count(*) FILTER (WHERE verdict = 'written'), count(*) FROM fenc
 # One fence and one patch for all; one of each for each row.
 ARGUMENTS = {
     "one": ("'{5}'", "'{\"v\": 1}'"),
-    "each": ("(SELECT array_agg(5::bigint) FROM generate_series(1, {rows}))", "(SELECT jsonb_agg(jsonb_build_object('v', n)) FROM generate_series(1, {rows}) n)"),
+    "each": ("(SELECT array_agg(5::bigint) FROM generate_series(1, ROWS))", "(SELECT jsonb_agg(jsonb_build_object('v', n)) FROM generate_series(1, ROWS) n)"),
 }
 
 
@@ -60,7 +62,7 @@ def jobs(db, rows):
 @pytest.mark.parametrize("rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 def test_a_call_on_many_rows_takes_some_bytes_a_row_and_gives_them_back(db, connect, rows, arguments):
     """Beyond what the arguments take, which are built in the same session before: the same query without the call."""
-    fences, patches = (text.format(rows=rows) for text in ARGUMENTS[arguments])
+    fences, patches = (text.replace("ROWS", str(rows)) for text in ARGUMENTS[arguments])
     jobs(db, rows)
     plain, caller = connect(), connect()
     for session in (plain, caller):
@@ -71,7 +73,7 @@ def test_a_call_on_many_rows_takes_some_bytes_a_row_and_gives_them_back(db, conn
     plain.execute("SELECT count(*) FROM jobs")
     assert caller.execute(built).fetchone() == (rows, rows)
     used = peak_kb(caller.info.backend_pid) - peak_kb(plain.info.backend_pid)
-    assert used * 1024 < 4_000_000 + 160 * rows, f"{used * 1024 / rows:.0f} bytes a row"
+    assert used * 1024 < 8_000_000 + 130 * rows, f"{used * 1024 / rows:.0f} bytes a row"
     before = in_contexts(caller)
     caller.execute(built)
     assert in_contexts(caller) - before < 100_000
@@ -81,7 +83,7 @@ def test_a_call_on_many_rows_takes_some_bytes_a_row_and_gives_them_back(db, conn
 @pytest.mark.parametrize("arguments", ARGUMENTS)
 def test_a_call_on_a_million_rows_can_be_cancelled_at_any_time(db, connect, eventually, arguments):
     rows = 1_000_000
-    fences, patches = (text.format(rows=rows) for text in ARGUMENTS[arguments])
+    fences, patches = (text.replace("ROWS", str(rows)) for text in ARGUMENTS[arguments])
     jobs(db, rows)
     for timeout in (300, 900, 1_500, 2_500, 4_000):
         session = connect()

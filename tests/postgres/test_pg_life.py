@@ -198,6 +198,32 @@ def test_rights_on_columns_suffice(server):
         assert outcome(db, "SELECT xmin FROM t", "SET LOCAL ROLE clerk") == "42501"
 
 
+def test_of_many_rows_each_is_judged_by_the_life_of_its_claim(server):
+    """With rights on columns that do not include the one that says who wrote a row."""
+    claimed(server).close()
+    server.restart()
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        db.execute("CREATE ROLE clerk; GRANT SELECT (id, fence), UPDATE (v, fence), DELETE ON t, guarded TO clerk; GRANT SELECT, UPDATE ON parts, nullable TO clerk")
+        db.execute("SELECT pg_stat_fence_reset()")
+        for table in ("t", "guarded"):
+            db.execute(f"SELECT fenced_claim_json('{table}', 2, 5), fenced_claim_json('{table}', 3, 6)")
+            db.execute("SET ROLE clerk")
+            patched = "SELECT verdict, stored_fence FROM fenced_{}_many('%s', ARRAY[4, 3, 2, 1, 99], '{5,5,5,5,5}', '{\"v\": 1}')" % table
+            judged = [("outlived", 5), ("stale", 6), ("written", 5), ("outlived", 5), ("missing", None)]
+            assert db.execute(patched.replace("{}", "update")).fetchall() == judged
+            assert db.execute(patched.replace("{}", "write")).fetchall() == judged
+            assert db.execute(f"SELECT verdict, stored_fence FROM fenced_delete_many('{table}', ARRAY[1, 2, 3], '{{5}}')").fetchall() == [("outlived", 5), ("written", None), ("stale", 6)]
+            assert db.execute(f"SELECT verdict FROM fenced_update_many('{table}', ARRAY[1, 3], '{{6}}', '{{\"v\": 1}}')").fetchall() == [("unclaimed",), ("written",)]
+            assert db.execute(f"SELECT verdict FROM fenced_write_many('{table}', ARRAY[1, 4], '{{6}}', '{{\"v\": 1}}')").fetchall() == [("written",)] * 2, "a newer stamp relies on nothing"
+            db.execute("RESET ROLE")
+        for call, expected in (("'parts', ARRAY[ROW('a'::text, 1), ROW('a'::text, 2)]", ["outlived"] * 2), ("'nullable', ARRAY[1]", ["outlived"])):
+            assert [row[0] for row in db.execute(f"SELECT verdict FROM fenced_update_many({call}, '{{5}}', '{{\"v\": 1}}')")] == expected
+        if db.execute("SELECT kind FROM pg_stat_fence").fetchone() != (None,):
+            assert dict(db.execute("SELECT target::text, outlived FROM pg_stat_fence").fetchall()) == {"t": 5, "guarded": 5, "parts": 2, "nullable": 1}
+        db.execute("SET pg_fence.check_life = off")
+        assert [row[0] for row in db.execute("SELECT verdict FROM fenced_update_many('t', ARRAY[5, 6], '{5}', '{\"v\": 1}')")] == ["written"] * 2
+
+
 def test_what_is_prepared_in_another_life_is_refused(server):
     with claimed(server) as db:
         for name, row in {"before": 1, "after": 2}.items():

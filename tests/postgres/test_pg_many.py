@@ -503,3 +503,17 @@ def test_a_trigger_that_puts_an_owner_back_ends_the_call(owned):
     error = refusal(owned, "SELECT fenced_write_many('acct', ARRAY[1, 3], '{6}', '{\"bal\": 1}', 'fence', 'A')")
     assert error.sqlstate == "LF004"
     assert stored(owned) == OWNED
+
+
+@pytest.mark.parametrize("setting", ["enable_nestloop = off", "enable_indexscan = off", "enable_hashjoin = on", "plan_cache_mode = force_custom_plan", "cpu_index_tuple_cost = 4000"])
+def test_settings_of_the_planner_change_neither_order_nor_number_of_statements(db, setting):
+    db.execute("CREATE TABLE acct (id int PRIMARY KEY, fence bigint NOT NULL DEFAULT 5, bal int); INSERT INTO acct (id) SELECT generate_series(1, 500); CREATE INDEX ON acct (fence, id DESC); ANALYZE acct")
+    ran = statements(db)
+    db.execute(f"SET {setting}")
+    db.execute("CREATE TABLE first_come (n int GENERATED ALWAYS AS IDENTITY, id int)")
+    trigger(db, "INSERT INTO first_come (id) VALUES (OLD.id); RETURN NEW;")
+    keys = list(range(400, 0, -7))
+    assert {row[1] for row in db.execute(UPDATE, (keys, [5], Jsonb(PATCH)))} == {"written"}
+    assert ran() == 1
+    assert [row[0] for row in db.execute("SELECT id FROM first_come ORDER BY n")] == sorted(keys)
+    assert db.execute(f"SELECT current_setting('{setting.split()[0]}')").fetchone()[0] == setting.split()[2]

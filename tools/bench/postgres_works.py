@@ -7,6 +7,7 @@ pgbench's. Clients prepare their statements unless a work says otherwise.
 import contextlib
 import functools
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 import psycopg
 from harness import PostgresServer, eventually, places
 
-from .meters import Callgrind
+from .meters import Callgrind, cpu_seconds
 from .works import Work
 
 TABLES = """
@@ -209,6 +210,7 @@ def works(load, quick):
     with contextlib.closing(Server(places.MAJORS[0])) as server:
         yield from _rates(server, quick)
         yield from _many(server, quick)
+        yield from _many_writes(server, quick)
         if not quick:
             yield from _bulk(server)
 
@@ -286,6 +288,51 @@ def _many(server, quick, count=1_000):
     name = f"fenced_claim_many of {count:,} rows against {count:,} claims in one transaction"
     rounds = 5 if quick else 15
     yield Work(name, "rows per second", 10, None, rate(at_once), rate(one_by_one), at_least=True, rounds=rounds)
+
+
+# What one writes by hand: an UPDATE of the same arrays, with the columns that it knows.
+JOBS = "CREATE TABLE jobs (id bigint PRIMARY KEY, fence bigint NOT NULL, beat bigint, state text) WITH (fillfactor = 50, autovacuum_enabled = off)"
+UPDATE_MANY = "SELECT * FROM fenced_update_many('jobs', %(keys)s::bigint[], %(fences)s::bigint[], %(patches)s::jsonb)"
+UPDATE_MANY_BY_HAND = """UPDATE jobs SET beat = (patch->>'beat')::bigint, state = patch->>'state'
+    FROM unnest(%(keys)s::bigint[], %(fences)s::bigint[], %(documents)s::jsonb[]) AS given (key, fence, patch)
+    WHERE jobs.id = given.key AND jobs.fence = given.fence RETURNING jobs.id, jobs.fence"""
+UPDATE_ALL = "SELECT * FROM fenced_update_many('jobs', %(keys)s::bigint[], %(fences)s::bigint[], %(patch)s::jsonb)"
+UPDATE_ALL_BY_HAND = """UPDATE jobs SET beat = %(beat)s, state = %(state)s
+    FROM unnest(%(keys)s::bigint[], %(fences)s::bigint[]) AS given (key, fence)
+    WHERE jobs.id = given.key AND jobs.fence = given.fence RETURNING jobs.id, jobs.fence"""
+
+
+def _many_writes(server, quick, count=1_000, rows=100_000):
+    """The CPU time of the backend in a write of many claimed rows, as psycopg sends it."""
+    server.db.execute(JOBS)
+    server.db.execute("INSERT INTO jobs SELECT n, 7 FROM generate_series(1, %s) n", (rows,))
+    server.db.execute("VACUUM ANALYZE jobs")
+    keys = list(range(rows // count, rows + 1, rows // count))
+    patches = [{"beat": key, "state": "running"} for key in keys]
+    documents = [json.dumps(patch) for patch in patches]
+    given = {"keys": keys, "fences": [7] * count, "patches": json.dumps(patches), "documents": documents}
+    given |= {"patch": documents[0], "beat": 1, "state": "running"}
+    pid = server.db.info.backend_pid
+
+    def spent(statement):
+        def measured(calls=10):
+            # The server plans a statement anew for the first five times.
+            for _ in range(6):
+                server.db.execute(statement, given, prepare=True)
+            server.db.execute("VACUUM jobs")
+            before = cpu_seconds(pid)
+            for _ in range(calls):
+                answered = server.db.execute(statement, given, prepare=True).rowcount
+                assert answered == count, answered
+            return (cpu_seconds(pid) - before) / calls
+
+        return measured
+
+    rounds = 5 if quick else 15
+    name = f"fenced_update_many of {count:,} rows against an UPDATE FROM unnest by hand, a jsonb for each"
+    yield Work(name, "CPU", 1.3, None, spent(UPDATE_MANY), spent(UPDATE_MANY_BY_HAND), rounds=rounds)
+    name = f"fenced_update_many of {count:,} rows, one patch for all, against one of typed values"
+    yield Work(name, "CPU", 1.3, None, spent(UPDATE_ALL), spent(UPDATE_ALL_BY_HAND), rounds=rounds)
 
 
 # The row that an UPDATE of all changes by hand, on the plain table and on the protected one.

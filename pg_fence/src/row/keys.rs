@@ -137,6 +137,7 @@ impl<'t> Keys<'t> {
                 None => self.add(Err(self.null_key()))?,
             }
         }
+        elements.free();
         Ok(())
     }
 

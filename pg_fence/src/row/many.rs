@@ -56,23 +56,33 @@ pub(crate) enum RowVerdict {
     DuplicateFence,
 }
 
-/// What became of a row, and the fence that is stored there; `None` is null, or of no row.
+/// What became of a row, and the fence that is stored there. There can be a million of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
     pub(crate) verdict: RowVerdict,
-    pub(crate) stored: Option<i64>,
+    has_stored: bool,
+    stored: i64,
 }
 
 impl Judged {
+    fn new(verdict: RowVerdict, stored: Option<i64>) -> Judged {
+        Judged { verdict, has_stored: stored.is_some(), stored: stored.unwrap_or_default() }
+    }
+
+    /// The stored fence; `None` is null, or of no row.
+    pub(crate) fn stored(self) -> Option<i64> {
+        self.has_stored.then_some(self.stored)
+    }
+
     /// The same as it is said of a row alone, which was not written.
     fn made(self) -> Made {
         match self.verdict {
-            RowVerdict::Written | RowVerdict::Stale => Made::Stale(self.stored),
-            RowVerdict::Unclaimed => Made::Unclaimed(self.stored),
+            RowVerdict::Written | RowVerdict::Stale => Made::Stale(self.stored()),
+            RowVerdict::Unclaimed => Made::Unclaimed(self.stored()),
             RowVerdict::Missing => Made::Missing,
-            RowVerdict::Outlived => Made::Outlived(self.stored),
-            RowVerdict::Blocked => Made::Blocked(self.stored),
-            RowVerdict::DuplicateFence => Made::Duplicate { stored: self.stored, owner: None },
+            RowVerdict::Outlived => Made::Outlived(self.stored()),
+            RowVerdict::Blocked => Made::Blocked(self.stored()),
+            RowVerdict::DuplicateFence => Made::Duplicate { stored: self.stored(), owner: None },
         }
     }
 }
@@ -98,7 +108,7 @@ impl Many<'_> {
 
     fn make_in(&self, order: &[u32]) -> Result<Vec<Judged>, Refused> {
         life::begin();
-        let mut judged = vec![Judged { verdict: RowVerdict::Missing, stored: None }; self.keys.len()];
+        let mut judged = vec![Judged::new(RowVerdict::Missing, None); self.keys.len()];
         // A search for a key that no row has still checks the rights.
         self.one_by_one(self.keys.absent(), &mut judged)?;
         if !self.table.takes_many {
@@ -164,13 +174,13 @@ impl Many<'_> {
     }
 
     fn note_written(&self, statement: &Statement, row: &Reached, judged: &mut [Judged]) -> Result<(), Refused> {
-        let place = row.number;
+        let place = row.number();
         if judged[place].verdict == RowVerdict::Written {
             let (table, key) = (self.table.name.clone(), self.keys.key(place).text(self.table));
             return Err(Refused::ManyRows { table, key, rows: 2 });
         }
         if statement.answers_fence() {
-            let outcome = Outcome { rows: 1, fence: row.fence, owner: None, row: None };
+            let outcome = Outcome { rows: 1, fence: row.fence(), owner: None, row: None };
             self.with_change(place, |change| change.checked(outcome).map(|_| ()))?;
         }
         judged[place] = self.written(place);
@@ -180,7 +190,7 @@ impl Many<'_> {
     /// A row that was deleted has no fence.
     fn written(&self, place: usize) -> Judged {
         let stored = (self.verb != Verb::Delete).then(|| self.fence(place).get() as i64);
-        Judged { verdict: RowVerdict::Written, stored }
+        Judged::new(RowVerdict::Written, stored)
     }
 
     /// Why the change has not reached these rows: a plain read of the stored fences, with the rights and the snapshot of the
@@ -191,7 +201,7 @@ impl Many<'_> {
         let keys = Rc::new(self.batch_of((0..missed.len()).map(|row| missed.number(row)), None));
         plans::run_many(&read, &keys, &Values::new(), None, &mut found)?;
         for row in 0..keys.len() {
-            judged[keys.number(row)] = Judged { verdict: RowVerdict::Missing, stored: None };
+            judged[keys.number(row)] = Judged::new(RowVerdict::Missing, None);
         }
         let discloses = members::may_disclose_what_is_read(self.table.oid, self.fence_column.number);
         let (mut unclaimed, mut outlived, mut duplicate) = (0, 0, 0);
@@ -204,7 +214,7 @@ impl Many<'_> {
                 RowVerdict::DuplicateFence => duplicate += 1,
                 _ => {}
             }
-            judged[row.number] = Judged { verdict, stored: row.fence.filter(|_| discloses) };
+            judged[row.number()] = Judged::new(verdict, row.fence().filter(|_| discloses));
         }
         self.subject().count_times(Counter::Unclaimed, unclaimed);
         self.subject().count_times(Counter::Outlived, outlived);
@@ -214,7 +224,7 @@ impl Many<'_> {
 
     /// The rule's, on a row that was read.
     fn verdict(&self, row: &Reached) -> RowVerdict {
-        let (fence, stored) = (self.fence(row.number), row.fence);
+        let (fence, stored) = (self.fence(row.number()), row.fence());
         let is_somebody = |stored: &Bytes| self.owner.is_some_and(|owner| owner.is_somebody(stored.bytes()));
         let owner = row.owner().filter(is_somebody);
         let stamp = Owned { fence: stored, owner: owner.as_ref().map(Bytes::bytes) };
@@ -233,8 +243,8 @@ impl Many<'_> {
 
     fn count_stale(&self, row: &Reached) {
         let (_, counted) = stats::counters_of(self.verb);
-        self.subject().count_stale(counted, self.fence(row.number), row.fence);
-        self.with_change(row.number, |change| change.note_stale(row.fence));
+        self.subject().count_stale(counted, self.fence(row.number()), row.fence());
+        self.with_change(row.number(), |change| change.note_stale(row.fence()));
     }
 
     /// The changes of these rows, each by a statement of its own.
@@ -253,7 +263,7 @@ impl Many<'_> {
                 Made::Blocked(stored) => (RowVerdict::Blocked, stored),
                 Made::Duplicate { stored, .. } => (RowVerdict::DuplicateFence, stored),
             };
-            judged[place] = Judged { verdict, stored: stored.filter(|_| discloses) };
+            judged[place] = Judged::new(verdict, stored.filter(|_| discloses));
         }
         Ok(())
     }

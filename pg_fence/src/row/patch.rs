@@ -101,6 +101,8 @@ pub(crate) struct Patches<'t> {
     are_null: Vec<bool>,
     /// Whether there is one for each row.
     pub(crate) are_each: bool,
+    /// How many there will be.
+    count: usize,
 }
 
 impl<'t> Patches<'t> {
@@ -114,7 +116,8 @@ impl<'t> Patches<'t> {
         rows: usize,
     ) -> Result<Patches<'t>, Refused> {
         let are_each = document.is_array();
-        let mut patches = Patches { columns: Vec::new(), values: Vec::new(), are_null: Vec::new(), are_each };
+        let (columns, values, are_null) = (Vec::new(), Vec::new(), Vec::new());
+        let mut patches = Patches { columns, values, are_null, are_each, count: if are_each { rows } else { 1 } };
         if !are_each {
             let members = document.members().map_err(|kind| Refused::Patch(PatchProblem::NotPatches(kind)))?;
             patches.add(table, fence, owner, &members)?;
@@ -158,6 +161,8 @@ impl<'t> Patches<'t> {
         if self.columns.is_empty() {
             let first = Patch::of_members(table, fence, owner, members)?;
             self.columns = first.columns;
+            self.values.reserve_exact(self.count * self.columns.len());
+            self.are_null.reserve_exact(self.count * self.columns.len());
             first.values.into_iter().for_each(|value| self.push(value));
             return Ok(());
         }

@@ -93,22 +93,24 @@ fn fences(table: &Table, column: &Column, given: Value, keys: usize) -> Result<V
         };
         fences.push(fence);
     }
+    elements.free();
     Ok(fences)
 }
 
 /// Answers in the order of the keys.
 fn answer_with(rows: &Rows, judged: &[Judged]) {
+    const FIELDS: usize = 3;
+    const AT_ONCE: usize = 1_000;
     let texts = RowVerdict::ALL.map(|verdict| text_datum(verdict.word()));
-    let verdicts = judged.iter().enumerate().map(|(n, row)| {
-        let ordinal = Datum::from(n as i64 + 1);
-        let stored = row.stored;
-        (
-            [ordinal, texts[row.verdict as usize], stored.map_or(Datum::null(), Datum::from)],
-            [false, false, stored.is_none()],
-        )
-    });
-    let (values, nulls): (Vec<[Datum; 3]>, Vec<[bool; 3]>) = verdicts.unzip();
-    rows.put_all(3, values.as_flattened(), nulls.as_flattened());
+    for (n, some) in judged.chunks(AT_ONCE).enumerate() {
+        let (mut values, mut nulls) = (Vec::with_capacity(some.len()), Vec::with_capacity(some.len()));
+        for (place, row) in (n * AT_ONCE + 1..).zip(some) {
+            let (verdict, stored) = (texts[row.verdict as usize], row.stored().map_or(Datum::null(), Datum::from));
+            values.push([Datum::from(place as i64), verdict, stored]);
+            nulls.push([false, false, row.stored().is_none()]);
+        }
+        rows.put_all(FIELDS, values.as_flattened(), nulls.as_flattened());
+    }
 }
 
 impl RowVerdict {

@@ -2,6 +2,7 @@
 
 use crate::server::types::{self, Value};
 use pgrx::pg_sys::{self, Datum, Oid};
+use std::ffi::c_void;
 
 /// An array, taken apart. It lives as long as the memory context of the call.
 pub(crate) struct Elements {
@@ -36,6 +37,18 @@ impl Elements {
             );
             let (count, dimensions) = (usize::try_from(count).unwrap_or(0), (*array).ndim);
             Some(Elements { element_type, datums, nulls, count, dimensions })
+        }
+    }
+
+    /// Frees what they take beside the array itself.
+    pub(crate) fn free(self) {
+        // SAFETY: the server has made both arrays, and nobody uses them any more.
+        unsafe {
+            for array in [self.datums.cast::<c_void>(), self.nulls.cast()] {
+                if !array.is_null() {
+                    pg_sys::pfree(array);
+                }
+            }
         }
     }
 

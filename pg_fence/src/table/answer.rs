@@ -50,23 +50,33 @@ pub(crate) struct EachRow<'a> {
     pub(crate) reached: &'a mut Vec<Reached>,
 }
 
-/// A row that a statement on many has reached.
+/// A row that a statement on many has reached. There can be a million of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reached {
-    pub(crate) number: usize,
-    /// The fence that was answered; `None` is null.
-    pub(crate) fence: Option<i64>,
-    /// The owner that was answered, a text in the memory context of the caller.
-    owner: Option<Datum>,
+    number: u32,
+    is_fence_null: bool,
     /// Whether the version is of this life, as far as that was asked.
     pub(crate) is_of_this_life: bool,
+    fence: i64,
+    /// The owner that was answered, a text in the memory context of the caller; null as a pointer.
+    owner: Datum,
 }
 
 impl Reached {
+    /// Its number in the batch.
+    pub(crate) fn number(&self) -> usize {
+        self.number as usize
+    }
+
+    /// The fence that was answered; `None` is null.
+    pub(crate) fn fence(&self) -> Option<i64> {
+        (!self.is_fence_null).then_some(self.fence)
+    }
+
     /// The owner that was answered; `None` is null.
     pub(crate) fn owner(&self) -> Option<Bytes<'_>> {
         // SAFETY: the text lives as long as the call.
-        self.owner.map(|owner| unsafe { Bytes::of(owner) })
+        (!self.owner.is_null()).then(|| unsafe { Bytes::of(self.owner) })
     }
 }
 
@@ -169,13 +179,14 @@ unsafe fn receive_each(slot: *mut pg_sys::TupleTableSlot, each: &mut EachRow, co
     unsafe {
         load(slot, (*(*slot).tts_tupleDescriptor).natts);
         let field = |index: usize| (!*(*slot).tts_isnull.add(index)).then(|| *(*slot).tts_values.add(index));
-        let number = field(0).map_or(usize::MAX, |datum| datum.value());
+        let number = field(0).map_or(u32::MAX, |datum| datum.value() as u32);
         let fence = if each.fence { field(1).map(|datum| datum.value() as i64) } else { None };
         let owner = 1 + usize::from(each.fence);
         let life = owner + usize::from(each.owner);
-        let owner = if each.owner { copy_of_text(slot, owner, context) } else { None };
+        let owner = if each.owner { copy_of_text(slot, owner, context) } else { None }.unwrap_or(Datum::null());
         let is_of_this_life = !each.life || field(life).is_some_and(|datum| datum.value() & 0xff != 0);
-        each.reached.push(Reached { number, fence, owner, is_of_this_life });
+        let (is_fence_null, fence) = (fence.is_none(), fence.unwrap_or_default());
+        each.reached.push(Reached { number, is_fence_null, is_of_this_life, fence, owner });
         let Some(store) = &each.store else { return };
         let first = life + usize::from(each.life);
         let (values, nulls) = ((*slot).tts_values.add(first), (*slot).tts_isnull.add(first));

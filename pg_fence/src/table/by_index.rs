@@ -11,15 +11,16 @@ pub(crate) struct ByIndex {
     before: Cell<Option<[bool; SETTINGS]>>,
 }
 
+/// The settings of joins with which many rows are searched one by one.
+const ONE_BY_ONE: [bool; 5] = [true, false, false, false, false];
 /// How many settings of the planner are set.
 const SETTINGS: usize = 8;
 
 impl ByIndex {
-    pub(crate) fn begin(&self) {
-        const BY_INDEX: [bool; SETTINGS] = [false, false, true, true, false, false, false, false];
+    pub(crate) fn begin(&self, is_of_many: bool) {
         // SAFETY: a backend has one thread.
-        unsafe {
-            self.before.set(Some([
+        let before = unsafe {
+            [
                 pg_sys::enable_seqscan,
                 pg_sys::enable_bitmapscan,
                 pg_sys::enable_indexscan,
@@ -28,9 +29,12 @@ impl ByIndex {
                 pg_sys::enable_mergejoin,
                 pg_sys::enable_material,
                 pg_sys::enable_memoize,
-            ]));
-        }
-        ByIndex::set(BY_INDEX);
+            ]
+        };
+        self.before.set(Some(before));
+        let [_, _, _, joins @ ..] = before;
+        let [nested, hash, merge, material, memoize] = if is_of_many { ONE_BY_ONE } else { joins };
+        ByIndex::set([false, false, true, nested, hash, merge, material, memoize]);
     }
 
     pub(crate) fn end(&self) {

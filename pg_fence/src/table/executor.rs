@@ -117,10 +117,10 @@ unsafe fn run_unguarded(
         pg_sys::error_context_stack = &mut context;
         let parameters = parameter_list(types, values);
         let owner = pg_sys::CurrentResourceOwner;
-        planning.begin();
+        let is_of_many = matches!(wanted.row, WantedRow::Each(_));
+        planning.begin(is_of_many);
         let plan = raw::GetCachedPlan(source, parameters, owner, no_environment);
         planning.end();
-        let is_of_many = matches!(wanted.row, WantedRow::Each(_));
         let statement = only_statement(plan).filter(|&statement| !is_of_many || keeps_order(statement));
         let answered = statement.map(|statement| {
             raw::EnsurePortalSnapshotExists();

@@ -7,7 +7,9 @@ import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.SQLException;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Objects;
 import java.util.OptionalInt;
 import java.util.UUID;
@@ -34,6 +36,8 @@ public class Story {
             expect(a.release(aFence), 0L);
 
             expect(b.update(bFence, bRead + 1), true);
+            expect(b.verdicts(bFence, bRead + 1), List.of("written", "missing"));
+            expect(a.verdicts(aFence, 9), List.of("stale", "missing"));
             expect(b.release(bFence), 1L);
 
             // A does it again, with a new lease.
@@ -112,6 +116,21 @@ public class Story {
                 var row = update.executeQuery();
                 row.next();
                 return row.getBoolean(1);
+            }
+        }
+
+        /** The verdicts on counter 1, under its fence, and on one that is not there. */
+        List<String> verdicts(long fence, int value) throws SQLException {
+            try (var update = db.prepareStatement("SELECT verdict FROM fenced_update_many('counters', ?, ?, ?::jsonb)")) {
+                update.setArray(1, db.createArrayOf("integer", new Integer[] {1, 2}));
+                update.setArray(2, db.createArrayOf("bigint", new Long[] {fence}));
+                update.setString(3, "{\"value\": " + value + "}");
+                var rows = update.executeQuery();
+                var verdicts = new ArrayList<String>();
+                while (rows.next()) {
+                    verdicts.add(rows.getString(1));
+                }
+                return verdicts;
             }
         }
 

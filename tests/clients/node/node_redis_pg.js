@@ -56,6 +56,13 @@ class Worker {
   }
 }
 
+// The verdicts on counter 1, under its fence, and on one that is not there. pg makes arrays of the server of lists.
+async function verdicts(worker, fence, value) {
+  const patches = JSON.stringify([{ value }, { value }]);
+  const { rows } = await worker.db.query("SELECT * FROM fenced_update_many('counters', $1, $2, $3)", [[1, 2], [fence, fence], patches]);
+  return rows.map((row) => row.verdict);
+}
+
 const a = await new Worker().connect();
 const b = await new Worker().connect();
 const aFence = await a.acquire(SHORT_MS);
@@ -73,6 +80,8 @@ assert.equal(await a.claim(aFence), undefined);
 assert.equal(await a.release(aFence), 0);
 
 assert.equal(await b.update(bFence, bRow.value + 1), true);
+assert.deepEqual(await verdicts(b, bFence, bRow.value + 1), ["written", "missing"]);
+assert.deepEqual(await verdicts(a, aFence, 9), ["stale", "missing"]);
 assert.equal(await b.release(bFence), 1);
 
 // A does it again, with a new lease.
