@@ -1,6 +1,10 @@
 """Rows that are not there yet: fenced_claim_or_insert() and fenced_upsert() make them, stamped, and nothing else differs."""
 
+import random
+import threading
+
 import pytest
+from seeds import seed
 
 from refusals import outcome, refusal
 
@@ -322,13 +326,16 @@ def test_the_primary_key_alone_says_whether_the_row_is_there_whatever_becomes_of
     """In a session that has inserted before, and by another one that alters the table meanwhile."""
     other = connect()
     for alter in SAME_COLUMN:
-        other.execute("DROP TABLE IF EXISTS t; DROP SCHEMA IF EXISTS s; CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint)")
+        other.execute("DROP TABLE IF EXISTS t; DROP SCHEMA IF EXISTS s; CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint, w int)")
         assert db.execute(call(which)).rowcount == 1
         for statement in alter.split(";"):
             other.execute(statement)
         seen = [outcome(db, call(which, key=key, fence=fence)) for key in ("1", "2") for fence in (6, 7)]
         assert (alter, seen) == (alter, [1, 1, 1, 1])
-        assert everything(db, "t") == [(1, 1, 7), (2, 1, 7)]
+        # A statement that this session has not run before.
+        sql = "SELECT fenced_upsert('t', 3, 5, '{\"v\": 1, \"w\": 2}')" if which == "upsert" else "SELECT * FROM fenced_claim_or_insert(NULL::t, 3, 5, '{\"w\": 2}')"
+        assert (alter, outcome(db, sql)) == (alter, 1)
+        assert [row[0] for row in everything(db, "t")] == [1, 2, 3]
 
 
 def test_what_another_index_of_the_column_takes_for_equal_is_a_violation_and_not_the_row(db):
@@ -493,7 +500,7 @@ def test_a_trigger_that_drops_the_new_row_is_blocked_after_a_bounded_number_of_t
     spoil(table, "PERFORM nextval('tries'); RETURN NULL;", table=trigger_table(table))
     error = refusal(table, call(which))
     assert (error.sqlstate, error.diag.message_primary) == ("LF004", HIDDEN)
-    assert table.execute("SELECT last_value FROM tries").fetchone() == (3,)
+    assert table.execute("SELECT last_value FROM tries").fetchone() == (10,)
     assert everything(table, "t") == []
 
 
@@ -517,8 +524,8 @@ def test_a_trigger_that_changes_the_fence_of_the_new_row_is_caught(table, which,
     spoil(table, f"NEW.fence := {left}; RETURN NEW;", table=trigger_table(table))
     error = refusal(table, call(which))
     if is_protected and left in ("4", "6"):
-        # Its own trigger comes first: the new row brings a fence that is not in use.
-        assert (error.sqlstate, error.diag.constraint_name) in [("LF003", "insert_fence_not_in_use"), ("LF004", "fence_put_back")]
+        # The call passes with its own fence alone.
+        assert (error.sqlstate, error.diag.constraint_name) == ("LF003", "insert_fence_not_in_use")
     else:
         assert (error.sqlstate, error.diag.message_primary) == ("LF004", 'fence 5 was written to table "t" but did not stay')
         assert error.diag.message_detail == f"Key (id)=(1) would have been left with {LEFT[left]}."
@@ -599,6 +606,15 @@ def test_the_pass_of_an_insertion_admits_no_update_of_its_own_row(db, which):
     assert everything(db, "t") == []
 
 
+@pytest.mark.parametrize("which", BOTH)
+def test_a_table_that_keeps_nothing_but_the_trigger_on_insert_admits_it_too(db, which):
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0); SELECT fence_protect('t')")
+    for (name,) in db.execute("SELECT tgname FROM pg_trigger WHERE tgrelid = 't'::regclass AND tgtype & 4 = 0").fetchall():
+        db.execute(f'DROP TRIGGER "{name}" ON t')
+    assert outcome(db, "INSERT INTO t VALUES (1, 0, 5)") == "LF003"
+    assert db.execute(call(which)).rowcount == 1
+
+
 def test_partitions_of_a_protected_table_admit_it_too(db):
     db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF t DEFAULT; SELECT fence_protect('t')")
     for n, which in enumerate(BOTH):
@@ -676,3 +692,81 @@ def test_a_call_for_each_row_of_a_query(acct):
     made = acct.execute("SELECT n, (SELECT fence FROM fenced_claim_or_insert(NULL::acct, n, 7, '{}')) FROM generate_series(1, 3) n").fetchall()
     assert made == [(1, 7), (2, 7), (3, 7)]
     assert acct.execute("SELECT count(*) FROM acct WHERE fence = 7").fetchone() == (3,)
+
+
+# --- at random, by several sessions at once
+
+LOGGED = """
+    CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0);
+    CREATE TABLE log (n bigserial, id int, old bigint, new bigint, v int);
+    CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO log (id, old, new, v) VALUES (COALESCE(NEW.id, OLD.id), OLD.fence, NEW.fence, NEW.v); RETURN NULL; END $$;
+    CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON t FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+
+class Session(threading.Thread):
+    """Calls at random; keeps what was committed: (act, key, fence, value, answer)."""
+
+    def __init__(self, db, chance):
+        super().__init__(daemon=True)
+        self._db, self._chance, self.told, self.error = db, chance, [], None
+
+    def run(self):
+        try:
+            for _ in range(60):
+                self._transaction()
+        except Exception as error:
+            self.error = error
+
+    def _transaction(self):
+        self._db.execute("BEGIN")
+        told = [self._call(self._chance.choice(["claim", "upsert", "upsert", "delete"])) for _ in range(self._chance.choice([1, 1, 2]))]
+        # One key for each transaction: nobody waits in a circle.
+        ends = self._chance.choice(["COMMIT", "COMMIT", "ROLLBACK"]) if None not in told else "ROLLBACK"
+        self._db.execute(ends)
+        if ends == "COMMIT":
+            self.told += told
+        self._key = None
+
+    _key = None
+
+    def _call(self, act):
+        self._key = self._key or self._chance.randrange(1, 4)
+        key, fence, value = self._key, self._chance.randrange(1, 8), self._chance.randrange(10**9)
+        if act == "delete":
+            sql = f"SELECT id FROM fenced_claim_or_insert(NULL::t, {key}, {fence}, '{{\"v\": {value}}}') WHERE fenced_delete('t', id, {fence})"
+        else:
+            sql = BOTH[act].format(t="t", key=key, fence=fence).replace('"v": 1', f'"v": {value}')
+        rows = self._db.execute(sql).fetchall()
+        return act, key, fence, value, rows not in ([], [(False,)])
+
+
+def test_what_sessions_do_at_once_happens_in_some_order_and_as_the_rule_says(db, connect):
+    """The log of a trigger has the order in which the rows were written; a plain account of it has every answer."""
+    db.execute(LOGGED)
+    first = seed()
+    sessions = [Session(connect(), random.Random(first + n)) for n in range(4)]
+    for session in sessions:
+        session.start()
+    for session in sessions:
+        session.join(120)
+        assert (session.is_alive(), session.error) == (False, None)
+    log = db.execute("SELECT id, old, new, v FROM log ORDER BY n").fetchall()
+    stored = {}
+    for key, old, new, _ in log:
+        # A row is inserted where there is none, and no stamp goes down.
+        assert stored.get(key) == old and (new is None or (old or 0) <= new)
+        stored[key] = new
+    assert dict(db.execute("SELECT id, fence FROM t").fetchall()) == {key: fence for key, fence in stored.items() if fence is not None}
+    told = [call for session in sessions for call in session.told]
+    # What was accepted is in the log, what was stale is not and met a newer fence.
+    written = {v for *_, v in log}
+    for act, key, fence, value, accepted in told:
+        if accepted and act == "upsert":
+            assert value in written
+        if not accepted:
+            assert value not in written
+            assert any(entry[0] == key and max(entry[1] or 0, entry[2] or 0) > fence for entry in log)
+    inserted = sum(old is None for _, old, _, _ in log)
+    assert inserted > 1 and len(told) > 20, (inserted, len(told))

@@ -316,9 +316,9 @@ pub(crate) fn spend_on_deletion(row: &WrittenRow, old: Option<i64>, moved: bool)
     Some(unspent.fence)
 }
 
-/// Spends the change of ours on an insertion, if it is that change. Answers whether it did.
+/// Spends the change of ours on an insertion, if it is that change and the row has its fence. Answers whether it did.
 pub(crate) fn spend_on_insertion(row: &WrittenRow, new: Option<i64>) -> bool {
-    let is_insertion = |unspent: &Unspent| unspent.own.verb == Verb::Insert;
+    let is_insertion = |unspent: &Unspent| unspent.own.verb == Verb::Insert && new == Some(unspent.fence);
     let Some(unspent) = PASSES.unspent_change(row, None).filter(is_insertion) else { return false };
     unspent.spend(new);
     true

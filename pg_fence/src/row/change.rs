@@ -35,6 +35,10 @@ use std::iter;
 /// deleted and inserted again in between; a policy or a trigger that blocks it does so each time.
 pub(crate) const MAX_TRIES: usize = 3;
 
+/// How often a row is inserted that is not there and that another row's key keeps out. Each time that one can have been
+/// inserted and deleted by others in between, for as long as their transactions take; one that is hidden stays.
+const MAX_INSERTIONS: usize = 10;
+
 /// A change of one row.
 pub(crate) struct Change<'a> {
     pub(crate) table: &'a Table,
@@ -116,10 +120,10 @@ impl Change<'_> {
     pub(crate) fn attempt(&self) -> Result<Made, Refused> {
         let (statement, values, row_as) = (self.statement(), self.values(), self.row_as());
         let (_, counted_stale) = stats::counters_of(self.verb);
-        let (mut stored, mut is_outlived, mut is_missing) = (None, false, false);
+        let (mut tries, mut insertions) = (0, 0);
         life::begin();
         let outlived = Outlived::watch();
-        for _ in 0..MAX_TRIES {
+        loop {
             let pass = OwnPass::new(self.table, self.key, self.verb, self.fence_number());
             let outcome = waits::on_rows(self.table.oid, || plans::run_as(row_as, &statement, &values))?;
             let misused = pass.end(|_| outcome.rows == 1);
@@ -142,11 +146,13 @@ impl Change<'_> {
                         return Ok(Made::Stale(Some(remembered)));
                     }
                     // Another one has inserted it meanwhile, or it is hidden.
-                    Inserted::None => is_missing = true,
+                    Inserted::None => insertions += 1,
+                }
+                if insertions == MAX_INSERTIONS {
+                    return Err(Refused::InsertBlocked { table: self.table.name.clone(), key: self.key_text() });
                 }
                 continue;
             };
-            is_missing = false;
             match found.verdict {
                 Ok(Verdict::Stale) => {
                     self.subject().count_stale(counted_stale, self.fence, found.stored);
@@ -161,17 +167,23 @@ impl Change<'_> {
                     self.subject().count(Counter::DuplicateFence);
                     return Ok(Made::Duplicate { stored: found.stored, owner: found.owner });
                 }
-                Ok(Verdict::Accepted) => (stored, is_outlived) = (found.stored, outlived.is_met()),
+                Ok(Verdict::Accepted) => {
+                    tries += 1;
+                    if tries == MAX_TRIES {
+                        return Ok(self.kept_from_the_row(found.stored, outlived.is_met()));
+                    }
+                }
             }
         }
-        if is_missing {
-            return Err(Refused::InsertBlocked { table: self.table.name.clone(), key: self.key_text() });
-        }
+    }
+
+    /// Why a change that the stored fence accepts reaches no row.
+    fn kept_from_the_row(&self, stored: Option<i64>, is_outlived: bool) -> Made {
         if is_outlived && self.verb.step().is_some_and(|step| step.relies_on_claim(stored, self.fence)) {
             self.subject().count(Counter::Outlived);
-            return Ok(Made::Outlived(stored));
+            return Made::Outlived(stored);
         }
-        Ok(Made::Blocked(stored))
+        Made::Blocked(stored)
     }
 
     /// Why the change reached no row: a plain read of the stored fence, with the rights and the snapshot of the caller
