@@ -58,6 +58,20 @@ class Client:
 
 
 @dataclass(frozen=True)
+class Caller:
+    """A program that makes calls with parameters, as one driver sends them, and how to run it.
+
+    asks_for_types: the driver asks the server for the types of parameters. casts_json: it says that a text is one.
+    """
+
+    name: str
+    command: tuple
+    runtime: "Runtime"
+    asks_for_types: bool = False
+    casts_json: bool = False
+
+
+@dataclass(frozen=True)
 class Runtime:
     """What a program runs on. `there` says whether it is on this machine, with its two clients."""
 
@@ -188,6 +202,12 @@ ORMS = (
     ),
 )
 PROGRAMS = (*CLIENTS, *ORMS)
+
+CALLERS = (
+    Caller("pg", ("node", NODE / "calls_pg.js"), NODE_RUNTIME),
+    Caller("postgres.js", ("node", NODE / "calls_postgres.js"), NODE_RUNTIME, asks_for_types=True),
+    Caller("jdbc", ("java", "-cp", JDBC, "-XX:TieredStopAtLevel=1", HERE / "java" / "Calls.java"), JAVA, casts_json=True),
+)
 
 
 @functools.cache

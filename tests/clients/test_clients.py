@@ -179,7 +179,7 @@ def _end(connection):
 
 def test_every_program_is_on_the_roster():
     sources = {path.name for path in roster.HERE.glob("*/*") if path.suffix in (".py", ".js", ".php", ".rb", ".pl", ".sh", ".java")}
-    named = {os.path.basename(str(word)) for client in roster.PROGRAMS for word in client.command}
+    named = {os.path.basename(str(word)) for client in (*roster.PROGRAMS, *roster.CALLERS) for word in client.command}
     assert sources <= named
 
 
