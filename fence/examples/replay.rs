@@ -8,7 +8,7 @@
 //!                                            or `tie` and no more: two locks are handed over at once, in either order
 //!     call CONNECTION COMMAND words ...      reply, or `waits`; then the stop a step later
 //!     close CONNECTION                       the stop a step later
-//!     row claim|update|write|delete|insert KEY FENCE
+//!     row claim|update|write|delete|insert|claim-or-insert|upsert KEY FENCE
 //!     row plain KEY FENCE ...                a plain UPDATE in a transaction that declares these fences
 //!     row look KEY                           the stored fence
 //!     guard NAME FENCE
@@ -24,7 +24,7 @@ use fence::lock::awaits::{self, Awaits, Found, Judge, Stored};
 use fence::lock::ending::Ending;
 use fence::lock::lease::{self, Acquired, Denied, Extended, Hold, Lease, Now, State, Stolen, Terms};
 use fence::lock::queue::{LockName, Queues, Ticket};
-use fence::resource::{GuardVerdict, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
+use fence::resource::{GuardVerdict, NEVER_CLAIMED, PlainVerdict, Step, Verdict, judge_plain, read_stamp};
 use fence::{Brought, Fence, FenceLimits, Issuer};
 
 /// How long every operation takes: longer than a tick of the wheel, so that nothing that is due is left over.
@@ -486,10 +486,12 @@ impl World {
             _ => {}
         }
         let Some(fence) = self.accepted(number(&fences[0])) else { return "LF005".into() };
-        let Some(stored) = stored else { return "P0002".into() };
+        // A row that is not there has no fence that could refuse one.
+        let inserts = matches!(act, "claim-or-insert" | "upsert");
+        let Some(stored) = stored.or(inserts.then_some(NEVER_CLAIMED)) else { return "P0002".into() };
         let step = match act {
-            "claim" => Step::Claim,
-            "write" => Step::Write,
+            "claim" | "claim-or-insert" => Step::Claim,
+            "write" | "upsert" => Step::Write,
             "update" | "delete" => Step::Update,
             _ => panic!("no such act"),
         };

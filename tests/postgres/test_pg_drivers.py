@@ -204,6 +204,13 @@ def test_every_function_takes_what_a_driver_binds(driver, db):
         assert db.execute(f"SELECT v, fence FROM t{number}").fetchall() == [("c", NEW)], "the stale call changed nothing"
         assert driver.run(f"SELECT fenced_delete({table}, $2)", key, OLD) == [(False,)]
         assert driver.run(f"SELECT fenced_delete({table}, $2)", key, NEW) == [(True,)]
+        for fence, seen in ((NEW, [("n", NEW)]), (OLD, [])):
+            assert driver.run(f"SELECT v, fence FROM fenced_claim_or_insert({row}, $2, $3)", key, fence, patch({"v": "n"})) == seen
+        assert driver.run(f"SELECT id::text FROM t{number}") == db.execute(f"SELECT %s::{type_name}::text", (text,)).fetchall()
+        db.execute(f"DELETE FROM t{number}")
+        for fence, seen in ((NEW, True), (OLD, False)):
+            assert driver.run(f"SELECT fenced_upsert({table}, $2, $3)", key, fence, patch({"v": "m"})) == [(seen,)]
+        assert db.execute(f"SELECT v, fence FROM t{number}").fetchall() == [("m", NEW)]
 
 
 def test_guards_passes_arrays_rows_as_keys_and_errors_in_every_driver(driver, db):

@@ -13,12 +13,13 @@ import pytest
 from seeds import seed
 
 TABLES = """
-    CREATE TABLE plain (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0, number int NOT NULL);
-    CREATE TABLE parts (id int, r int, v int, fence bigint NOT NULL DEFAULT 0, number int NOT NULL, PRIMARY KEY (id, r)) PARTITION BY LIST (r);
+    CREATE SEQUENCE numbers START 500000;
+    CREATE TABLE plain (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0, number int NOT NULL DEFAULT nextval('numbers'));
+    CREATE TABLE parts (id int, r int, v int, fence bigint NOT NULL DEFAULT 0, number int NOT NULL DEFAULT nextval('numbers'), PRIMARY KEY (id, r)) PARTITION BY LIST (r);
     CREATE TABLE parts0 PARTITION OF parts FOR VALUES IN (0);
     CREATE TABLE parts1 (number int NOT NULL, fence bigint NOT NULL DEFAULT 0, r int NOT NULL, v int, id int NOT NULL);
     ALTER TABLE parts ATTACH PARTITION parts1 FOR VALUES IN (1);
-    CREATE TABLE leaves (id int, r int, v int, fence bigint NOT NULL DEFAULT 0, number int NOT NULL, PRIMARY KEY (id, r)) PARTITION BY LIST (r);
+    CREATE TABLE leaves (id int, r int, v int, fence bigint NOT NULL DEFAULT 0, number int NOT NULL DEFAULT nextval('numbers'), PRIMARY KEY (id, r)) PARTITION BY LIST (r);
     CREATE TABLE leaves0 PARTITION OF leaves FOR VALUES IN (0);
     CREATE TABLE leaves1 (r int NOT NULL, number int NOT NULL, id int NOT NULL, fence bigint NOT NULL DEFAULT 0, v int);
     ALTER TABLE leaves ATTACH PARTITION leaves1 FOR VALUES IN (1);
@@ -37,6 +38,7 @@ TABLES = """
     SELECT fence_protect('plain'), fence_protect('parts'), fence_protect('leaves0'), fence_protect('leaves1');
     CREATE ROLE clerk;
     GRANT SELECT, INSERT, UPDATE, DELETE ON plain, parts, parts0, parts1, leaves, leaves0, leaves1, heads, regions, refers TO clerk;
+    GRANT USAGE ON SEQUENCE numbers TO clerk;
     GRANT CREATE ON SCHEMA public TO clerk;
     SET ROLE clerk;
     CREATE FUNCTION sly() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
@@ -213,6 +215,8 @@ class Clerk:
                 f"SELECT fenced_update('mine', {n}, {fence or 1}, '{{\"v\": 1}}')",
                 f"SELECT fenced_write('mine', {n}, {fence or 1}, '{{\"v\": 2}}')",
                 f"SELECT fenced_delete('mine', {n}, {fence or 1})",
+                f"SELECT * FROM fenced_claim_or_insert(NULL::mine, {n}, {fence or 1}, '{{\"v\": 0}}')",
+                f"SELECT fenced_upsert('mine', {n}, {fence or 1}, '{{\"v\": 2}}')",
                 f"UPDATE mine SET v = v WHERE id = {n}",
                 f"INSERT INTO mine VALUES ({n}, 0, {fence})",
             ]
@@ -238,13 +242,21 @@ class Clerk:
         def swallowed(old, new):
             return is_target(old) and new is None and old.fence <= fence
 
-        name, allows = self._chance.choice([("claim", stamps), ("json", stamps), ("update", updates), ("write", stamps), ("delete", deletes)])
+        def makes(old, new):
+            if old is not None:
+                return stamps(old, new)
+            return (new.table, new.id, new.fence) == (table, n, fence) and (table == "plain" or new.r == side)
+
+        calls = [("claim", stamps), ("json", stamps), ("update", updates), ("write", stamps), ("delete", deletes), ("insert", makes), ("upsert", makes)]
+        name, allows = self._chance.choice(calls)
         call = {
             "claim": f"SELECT * FROM fenced_claim(NULL::{table}, {key}, {fence})",
             "json": f"SELECT fenced_claim_json('{table}', {key}, {fence})",
             "update": f"SELECT fenced_update('{table}', {key}, {fence}, '{{\"v\": {value}}}')",
             "write": f"SELECT fenced_write('{table}', {key}, {fence}, '{{\"v\": {value}}}')",
             "delete": f"SELECT fenced_delete('{table}', {key}, {fence})",
+            "insert": f"SELECT * FROM fenced_claim_or_insert(NULL::{table}, {key}, {fence}, '{{\"v\": {value}}}')",
+            "upsert": f"SELECT fenced_upsert('{table}', {key}, {fence}, '{{\"v\": {value}}}')",
         }[name]
         return call, lambda old, new: allows(old, new) or (name != "delete" and swallowed(old, new))
 

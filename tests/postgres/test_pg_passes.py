@@ -59,6 +59,8 @@ CALLS = [
     "SELECT * FROM fenced_update_returning(NULL::mine, 1, 5, '{\"v\": 1}')",
     "SELECT fenced_write('mine', 1, 5, '{\"v\": 1}')",
     "SELECT fenced_delete('mine', 1, 5)",
+    "SELECT * FROM fenced_claim_or_insert(NULL::mine, 1, 5, '{}')",
+    "SELECT fenced_upsert('mine', 1, 5, '{\"v\": 1}')",
 ]
 
 
@@ -88,6 +90,61 @@ def test_a_change_of_ones_own_table_opens_no_other(acct, protected):
             acct.execute("ROLLBACK")
     assert set(seen.values()) == {"LF003", 1}
     assert all({seen[name, what, call] for call in CALLS} > {"LF003"} or seen[name, what, CALLS[4]] == "LF003" for name in ROUTES for what in WRITES)
+
+
+# The same inside the insertion of a row, whose key and fence a row of the protected table is given.
+INSERT_ROUTES = {
+    "a constraint": "ALTER TABLE mine ADD CHECK (sly())",
+    "a policy": "ALTER TABLE mine ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; CREATE POLICY p ON mine USING (true) WITH CHECK (sly())",
+    "a default": "ALTER TABLE mine ADD d bool DEFAULT sly()",
+    "the condition of a trigger": "CREATE TRIGGER t AFTER INSERT ON mine FOR EACH ROW WHEN (sly()) EXECUTE FUNCTION nothing()",
+    "a trigger before": "CREATE TRIGGER t BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION sly_trigger()",
+    "a trigger after": "CREATE TRIGGER t AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION sly_trigger()",
+    "a statement trigger": "CREATE TRIGGER t AFTER INSERT ON mine FOR EACH STATEMENT EXECUTE FUNCTION sly_trigger()",
+    "a column": "ALTER TABLE mine ADD g bool GENERATED ALWAYS AS (sly_fixed(v)) STORED",
+}
+INSERTIONS = ["SELECT * FROM fenced_claim_or_insert(NULL::mine, {key}, 5, '{{}}')", "SELECT fenced_upsert('mine', {key}, 5, '{{\"v\": 1}}')"]
+
+
+@pytest.mark.parametrize("protected", [False, True], ids=["of an unprotected table", "of a protected table"])
+def test_an_insertion_into_ones_own_table_opens_no_other(acct, protected):
+    acct.execute("""CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+        CREATE FUNCTION sly() RETURNS bool LANGUAGE plpgsql AS $$ DECLARE write text := current_setting('sly.write', true); BEGIN
+            PERFORM set_config('sly.write', '', true);
+            IF write <> '' THEN EXECUTE write; END IF;
+            RETURN true;
+        END $$;
+        CREATE FUNCTION sly_fixed(int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN sly(); END';
+        CREATE FUNCTION sly_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM sly(); RETURN NEW; END'""")
+    writes = WRITES | {"inserts the row of the change": "INSERT INTO acct VALUES (9, 0, 5)"}
+    if protected:
+        writes |= {
+            "inserts the row itself": "INSERT INTO mine (id, v, fence) SELECT 9, 0, 5 WHERE NOT EXISTS (SELECT FROM mine WHERE id = 9)",
+            "changes a row beside it": "UPDATE mine SET v = 1 WHERE id = 2",
+            "changes the new row": "UPDATE mine SET fence = 7 WHERE id = 9",
+        }
+    seen = {}
+    for name, route in INSERT_ROUTES.items():
+        acct.execute("SET sly.write = ''; DROP TABLE IF EXISTS mine; CREATE TABLE mine (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0)")
+        acct.execute(f"INSERT INTO mine VALUES (2, 0, 5); {route}")
+        if protected:
+            acct.execute("SELECT fence_protect('mine')")
+        for (what, write), call in itertools.product(writes.items(), INSERTIONS):
+            acct.execute("BEGIN")
+            acct.execute("SELECT set_config('sly.write', %s, true)", (write,))
+            seen[name, what, call] = told = outcome(acct, call.format(key=9))
+            if told == 1:  # What was written hit no row.
+                rows = acct.execute("SELECT id, fence FROM mine ORDER BY id").fetchall()
+                assert (name, what, rows) == (name, what, [(2, 5), (9, 5)])
+                assert (name, what, acct.execute("SELECT * FROM acct ORDER BY id").fetchall()) == (name, what, ROWS)
+            acct.execute("ROLLBACK")
+        acct.execute("SET sly.write = ''")
+        for call in INSERTIONS:
+            assert (name, in_transaction(acct, call.format(key=9))) == (name, 1)
+    assert set(seen.values()) <= {"LF003", 1}
+    unseen = {key for key, told in seen.items() if told == 1}
+    # Nothing to change is there before the new row is, and the one who inserts it first has it.
+    assert {what for _, what, _ in unseen} <= {"changes the new row", "inserts the row itself"}
 
 
 RULES = {

@@ -144,6 +144,8 @@ WITHOUT_RIGHTS = [
     "SELECT fenced_update('secret', 1, 5, '{\"v\": 1}')",
     "SELECT * FROM fenced_update_returning(NULL::secret, 1, 5, '{\"v\": 1}')",
     "SELECT fenced_write('secret', 1, 5, '{\"v\": 1}')",
+    "SELECT * FROM fenced_claim_or_insert(NULL::secret, 1, 5, '{}')",
+    "SELECT fenced_upsert('secret', 1, 5, '{\"v\": 1}')",
     "SELECT fenced_delete('secret', 1, 5)",
     "SELECT fence_protect('fence_internals.guards')",
     "SELECT fence_unprotect('fence_internals.guards')",

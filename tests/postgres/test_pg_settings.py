@@ -260,6 +260,8 @@ STANDBY_CALLS = {
     "fenced_update": "SELECT fenced_update('t', 1, 5, '{\"small\": 1}')",
     "fenced_update_returning": "SELECT * FROM fenced_update_returning(NULL::t, 1, 5, '{\"small\": 1}')",
     "fenced_write": "SELECT fenced_write('t', 1, 5, '{\"small\": 1}')",
+    "fenced_claim_or_insert": "SELECT * FROM fenced_claim_or_insert(NULL::t, 1, 5, '{}')",
+    "fenced_upsert": "SELECT fenced_upsert('t', 1, 5, '{\"small\": 1}')",
     "fenced_delete": "SELECT fenced_delete('t', 1, 5)",
     "fence_reset": "SELECT fence_reset('t', 1, 5)",
     "fenced_guard": "SELECT fenced_guard('r', 5)",

@@ -361,13 +361,18 @@ UPDATES = {
     "returning": "SELECT id > 0 FROM fenced_update_returning(NULL::counters, %(key)s::int, %(fence)s::bigint, %(patch)s::jsonb)",
 }
 WRITE = "SELECT fenced_write('counters', %(key)s::int, %(fence)s::bigint, %(patch)s::jsonb)"
+INSERTING = {
+    "claim-or-insert": "SELECT id FROM fenced_claim_or_insert(NULL::counters, %(key)s::int, %(fence)s::bigint, %(patch)s::jsonb)",
+    "upsert": "SELECT fenced_upsert('counters', %(key)s::int, %(fence)s::bigint, %(patch)s::jsonb)",
+}
 DELETE = "SELECT fenced_delete('counters', %(key)s::int, %(fence)s::bigint)"
 
 
 def sql_operation(chance):
     """One operation: the act, the key, the fences, the form of the call, the value it writes."""
     act = chance.choices(
-        ["claim", "update", "write", "delete", "insert", "plain", "guard"], [30, 30, 12, 6, 12, 20, 15]
+        ["claim", "update", "write", "delete", "insert", "claim-or-insert", "upsert", "plain", "guard"],
+        [30, 30, 12, 12, 8, 12, 12, 20, 15],
     )[0]
     if act == "plain":
         fences = chance.sample(FENCES, chance.choice([0, 1, 1, 2, 3]))
@@ -401,9 +406,11 @@ class SqlRun:
                 said = self._said("SELECT fenced_guard(%s, %s) IS NOT NULL", (f"run {self._runs}, {key}", fences[0]))
             else:
                 expected = self._reference.ask("row", act, key, *fences)
-                said = getattr(self, f"_{act}")(key, fences, form, value)
-                if expected == "t" and act in ("insert", "update", "write", "plain"):
+                said = getattr(self, f"_{act.replace('-', '_')}")(key, fences, form, value)
+                if expected == "t" and act in ("insert", "update", "write", "upsert", "plain"):
                     values[key] = value
+                elif expected == "t" and act == "claim-or-insert":
+                    values.setdefault(key, value)
                 elif expected == "t" and act == "delete":
                     del values[key]
             stored = {row: (fence, value) for row, fence, value in self._db.execute("SELECT id, fence, value FROM counters")}
@@ -423,6 +430,12 @@ class SqlRun:
 
     def _write(self, key, fences, _, value):
         return self._said(WRITE, self._change(key, fences, value))
+
+    def _claim_or_insert(self, key, fences, _, value):
+        return self._said(INSERTING["claim-or-insert"], self._change(key, fences, value), row_means_yes=True)
+
+    def _upsert(self, key, fences, _, value):
+        return self._said(INSERTING["upsert"], self._change(key, fences, value))
 
     def _delete(self, key, fences, *_):
         return self._said(DELETE, self._change(key, fences, 0))

@@ -230,6 +230,9 @@ class Session:
                 f"* FROM fenced_update_returning({self.row_type()}, {key}, {fence}, {self.patch()}{column})",
                 f"fenced_write({self.target()}, {key}, {fence}, {self.patch()}{column})",
                 f"fenced_write({self.target()}, {key}, {fence}, {self.patch()}{column})",
+                f"* FROM fenced_claim_or_insert({self.row_type()}, {key}, {fence}, {self.patch()}{column})",
+                f"fenced_claim_or_insert({self.row_type()}, {key}, {fence}, '{{}}')",
+                f"fenced_upsert({self.target()}, {key}, {fence}, {self.patch()}{column})",
                 f"fenced_delete({self.target()}, {key}, {fence}{column})",
                 f"fence_reset({self.target()}, {key}, {fence}{column})",
             ]
