@@ -17,7 +17,7 @@ from async_lock import LockBusy, LockLost, fenced_lock
 from fastapi import FastAPI, Header, HTTPException
 from pydantic import BaseModel
 
-CLAIM = "SELECT answer FROM fenced_claim(NULL::submits, $1::text, $2)"
+CLAIM = "SELECT answer FROM fenced_claim_or_insert(NULL::submits, $1::text, $2, '{}')"
 ANSWER = "SELECT fenced_update('submits', $1::text, $2, $3)"
 
 AGAIN = HTTPException(409, "this order is being worked on: send it again with the same key")
@@ -47,7 +47,6 @@ def make_app(r, pool, charge):
 
     async def once(key, fence, order):
         async with pool.acquire() as db:
-            await db.execute("INSERT INTO submits (key) VALUES ($1) ON CONFLICT DO NOTHING", key)
             claimed = await db.fetchrow(CLAIM, key, fence)
             if claimed is None:
                 raise LockLost(key)

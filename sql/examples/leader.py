@@ -1,7 +1,6 @@
 """One of many processes leads, for hours, as with Kubernetes' leader election; a deposed leader can write no more.
 
     CREATE TABLE leaders (name text PRIMARY KEY, identity text, since timestamptz, fence bigint NOT NULL DEFAULT 0);
-    INSERT INTO leaders (name) VALUES ('scheduler');
 
     Candidate(r, connect, "scheduler", identity=os.environ["HOSTNAME"], work=reconcile).run()
 
@@ -19,7 +18,8 @@ from contextlib import ExitStack
 import psycopg
 from lease import LockBusy, LockLost, lease
 
-CLAIM = "SELECT identity FROM fenced_claim(NULL::leaders, %s, %s)"
+# Whoever leads first inserts the row.
+CLAIM = "SELECT identity FROM fenced_claim_or_insert(NULL::leaders, %s, %s, '{}')"
 LEADS = "SELECT fenced_update('leaders', %s, %s, jsonb_build_object('identity', %s::text, 'since', now()))"
 
 

@@ -1,8 +1,8 @@
 -- A ledger whose version row is the guard: entries are only ever inserted, so no entry can carry a fence.
 --
 -- Every transaction that posts claims the ledger's row first. The claim locks it to the end of the transaction, so
--- postings come one after the other, and a stale holder inserts nothing. Where there is no such row, or the transaction
--- touches many tables, fenced_guard('ledger acme', fence) does the same by name.
+-- postings come one after the other, and a stale holder inserts nothing. The first posting inserts that row. Where there is no
+-- such row, or the transaction touches many tables, fenced_guard('ledger acme', fence) does the same by name.
 --
 -- A line `-- =>` is what psql (-qAt) prints for the statement before it.
 
@@ -27,7 +27,7 @@ AS $$
 DECLARE
     claimed ledgers;
 BEGIN
-    SELECT * INTO claimed FROM fenced_claim(NULL::ledgers, target, fence);
+    SELECT * INTO claimed FROM fenced_claim_or_insert(NULL::ledgers, target, fence, '{}');
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'LF001',
@@ -41,8 +41,6 @@ BEGIN
     RETURN claimed.version + 1;
 END
 $$;
-
-INSERT INTO ledgers (name) VALUES ('acme');
 
 -- Holder 41 posts twice; 42 takes over; 41 wakes up.
 SELECT post('acme', 100, 41);
