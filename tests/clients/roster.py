@@ -203,6 +203,7 @@ ORMS = (
 )
 PROGRAMS = (*CLIENTS, *ORMS)
 
+# What makes the calls that test_calls.py gives it.
 CALLERS = (
     Caller("pg", ("node", NODE / "calls_pg.js"), NODE_RUNTIME),
     Caller("postgres.js", ("node", NODE / "calls_postgres.js"), NODE_RUNTIME, asks_for_types=True),

@@ -187,7 +187,7 @@ def test_each_refusal_says_what_to_do(acct):
 def test_the_refused_are_counted(acct):
     under(acct, 41, do=["INSERT INTO acct VALUES (7, 1)"])
     under(acct, do=["INSERT INTO acct VALUES (7, 1)"])
-    counts = acct.execute("SELECT writes_stale, last_stale_fence, stored_fence_then, unfenced_refused FROM pg_stat_fence").fetchall()
+    counts = acct.execute("SELECT writes_stale, last_stale_fence, stored_fence_then, unfenced_refused FROM pg_stat_fence WHERE kind IS DISTINCT FROM 'other tables'").fetchall()
     assert counts in ([(1, 41, 42, 1)], [(None,) * 4])
 
 
@@ -343,7 +343,7 @@ def test_fenced_functions_that_insert_answer_stale(acct):
     assert acct.execute(upsert, (41,)).fetchone() == (False,)
     assert acct.execute("SELECT fenced_upsert('acct', '7', 41, '{\"bal\": 1}')").fetchone() == (False,)
     assert acct.execute("SELECT id FROM acct").fetchall() == [(8,)]
-    counts = acct.execute("SELECT claims_stale, writes_stale, stored_fence_then FROM pg_stat_fence").fetchall()
+    counts = acct.execute("SELECT claims_stale, writes_stale, stored_fence_then FROM pg_stat_fence WHERE kind IS DISTINCT FROM 'other tables'").fetchall()
     assert counts in ([(1, 2, 42)], [(None,) * 3])
     assert acct.execute(claim, (42,)).fetchall() == [(7, 1, 42)]
     assert acct.execute("SELECT fenced_delete('acct', 7, 42)").fetchone() == (True,)
