@@ -9,7 +9,7 @@ use std::ffi::CStr;
 pub(crate) fn unlimited_type(type_oid: Oid) -> Vec<u8> {
     const NO_MODIFIER: i32 = -1;
     // With the flag, `bit` is written so that it does not mean bit(1).
-    let flags = (pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY) as pg_sys::bits16;
+    let flags = (pg_sys::FORMAT_TYPE_TYPEMOD_GIVEN | pg_sys::FORMAT_TYPE_FORCE_QUALIFY) as u16;
     // SAFETY: the function gives a name to any oid.
     unsafe { CStr::from_ptr(pg_sys::format_type_extended(type_oid, NO_MODIFIER, flags)) }.to_bytes().to_vec()
 }
