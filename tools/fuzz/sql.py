@@ -241,6 +241,10 @@ class Session:
     def other_call(self):
         resource = literal(self.pick([*TEXTS, "g", "g", "g2"]))
         owner = self.pick(["NULL", "'a'", "'a'", "'b'", resource])
+        deletes, inserts = self.pick(["NULL", "'plain'", "'remembered'"]), self.pick(["NULL", "'plain'", "'fenced'"])
+        age = self.pick(["NULL", "'0'", "'1 day'", "'-1 day'", "'1us'"])
+        keys = self.pick(["1, 1", "'a', 1", "1, 'a'::text", "'a'::text, 1", "NULL, 1", "VARIADIC ARRAY[1]", "1", "1.0, 1.00"])
+        kind = self.pick(["tgtype", "5::smallint", "NULL", "(-1)::smallint"])
         return self.pick(
             [
                 f"SELECT fenced_guard({resource}, {self.fence()})",
@@ -252,6 +256,14 @@ class Session:
                 f"SELECT fence_guard_forget({self.fence()})",
                 f"SELECT fence_protect({self.target()}{self.column()})",
                 f"SELECT fence_protect({self.target()})",
+                f"SELECT fence_protect({self.target()}, deletes => {deletes})",
+                f"SELECT fence_protect({self.target()}, deletes => 'remembered')",
+                f"SELECT fence_protect({self.target()}, inserts => {inserts})",
+                f"SELECT fence_forget_deletions({self.target()}, {age})",
+                f"SELECT fence_internals.changes_key(NULL, NULL, NULL, {keys})",
+                "SELECT fence_internals.remember()",
+                f"SELECT fence_internals.trigger_deletions(tgqual, {kind}) FROM pg_trigger",
+                f"SELECT fence_internals.trigger_inserts(tgqual, {kind}) FROM pg_trigger",
                 f"SELECT fence_unprotect({self.target()})",
                 f"SELECT fence_use({self.fence()})",
                 "SELECT fence_use(i) FROM generate_series(1, 1100) AS i",
@@ -398,7 +410,7 @@ class Session:
                 "PERFORM fence_unprotect(TG_RELID::regclass); RETURN NEW;",
             ]
         )
-        ours = "fence_internals.refuse()"
+        ours = self.pick(["fence_internals.refuse()", "fence_internals.remember()"])
         when = self.pick(["BEFORE UPDATE", "AFTER UPDATE", "BEFORE DELETE", "AFTER INSERT", "BEFORE INSERT OR UPDATE"])
         each = self.pick(["ROW", "ROW", "STATEMENT"])
         condition = self.pick(
@@ -406,6 +418,7 @@ class Session:
                 "",
                 "",
                 "WHEN (fence_internals.refuses_delete(OLD.tableoid, OLD.ctid, OLD.xmin, OLD.fence, NULL)) ",
+                f"WHEN (fence_internals.has_key('{table}_deletions', OLD.fence, OLD.id)) ",
                 "WHEN (fence_internals.refuses_update(OLD.tableoid, OLD.ctid, OLD.xmin, OLD.fence, NEW.fence, NULL, NULL)) ",
             ]
         )
