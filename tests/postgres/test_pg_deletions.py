@@ -1,7 +1,7 @@
 """Deleted rows that a stale holder would bring back: new rows that must carry a fence, and deletions that are remembered."""
 
-import itertools
 import random
+import threading
 
 import psycopg
 import pytest
@@ -256,8 +256,6 @@ WAITS = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_typ
 
 def start(connection, statement):
     """Sends a statement, and gives what has its outcome later."""
-    import threading
-
     told = []
     thread = threading.Thread(target=lambda: told.append(outcome(connection, statement)))
     thread.start()
@@ -274,13 +272,13 @@ def start(connection, statement):
 @pytest.mark.parametrize("deletion", ["DELETE FROM acct WHERE id = 8", "UPDATE acct SET id = 9 WHERE id = 8", "SELECT fenced_delete('acct', 8, 42)"])
 def test_an_insert_waits_for_a_deletion_that_is_not_committed(acct, connect, level, ends, deletion):
     """Its snapshot is older than the deletion."""
-    stale = connect()
+    stale, watcher = connect(), connect()
     acct.execute("BEGIN; SELECT fence_use(42)")
     acct.execute(deletion)
     stale.execute(f"BEGIN ISOLATION LEVEL {level}; SELECT fence_use(41)")
     stale.execute("SELECT count(*) FROM acct")
     answer = start(stale, "INSERT INTO acct VALUES (8, 81, 41)")
-    eventually(lambda: connect().execute(WAITS, (stale.info.backend_pid,)).fetchone(), (1,))
+    eventually(lambda: watcher.execute(WAITS, (stale.info.backend_pid,)).fetchone(), (1,))
     acct.execute(ends)
     assert answer() == ("23505" if ends == "ROLLBACK" else "LF001")
     stale.execute("ROLLBACK")
@@ -299,15 +297,45 @@ def test_an_insert_does_not_miss_a_deletion_that_is_newer_than_its_snapshot(acct
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_row_that_comes_and_goes_in_one_transaction_is_waited_for(acct, connect, level):
-    stale = connect()
+    stale, watcher = connect(), connect()
     acct.execute("BEGIN; SELECT fence_use(43); INSERT INTO acct VALUES (7, 1, 43); DELETE FROM acct WHERE id = 7")
     stale.execute(f"BEGIN ISOLATION LEVEL {level}; SELECT fence_use(42)")
     answer = start(stale, "INSERT INTO acct VALUES (7, 81, 42)")
-    eventually(lambda: connect().execute(WAITS, (stale.info.backend_pid,)).fetchone(), (1,))
+    eventually(lambda: watcher.execute(WAITS, (stale.info.backend_pid,)).fetchone(), (1,))
     acct.execute("COMMIT")
     assert answer() == "LF001"
     stale.execute("ROLLBACK")
     assert acct.execute(REMEMBERED).fetchall() == [(7, 43)]
+
+
+@pytest.mark.parametrize(
+    "deleting, fence, told",
+    [
+        ("DELETE FROM acct WHERE id = 8", 43, (True,)),
+        ("SELECT fenced_delete('acct', 8, 42)", 43, (True,)),
+        ("INSERT INTO acct VALUES (9, 1, 42); DELETE FROM acct WHERE id = 9", 43, (True,)),
+        ("INSERT INTO acct VALUES (9, 1, 42); DELETE FROM acct WHERE id = 9", 41, "LF001"),
+    ],
+)
+def test_fenced_upsert_waits_for_a_deletion(acct, connect, deleting, fence, told):
+    """It is an error only where there was no row, with a newer fence, before it waited."""
+    stale, watcher, answers, key = connect(), connect(), [], 9 if "(9" in deleting else 8
+    acct.execute(f"BEGIN; SELECT fence_use(42); {deleting}")
+    if key == 8:
+        assert stale.execute("SELECT fenced_upsert('acct', 8, 41, '{\"bal\": 1}')").fetchone() == (False,), "the row is stale as it stands"
+
+    def call():
+        try:
+            answers.append(stale.execute("SELECT fenced_upsert('acct', %s, %s, '{\"bal\": 1}')", (key, fence)).fetchone())
+        except psycopg.Error as error:
+            answers.append(error.sqlstate)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    eventually(lambda: watcher.execute(WAITS, (stale.info.backend_pid,)).fetchone(), (1,))
+    acct.execute("COMMIT")
+    thread.join(60)
+    assert answers == [told]
 
 
 @pytest.mark.parametrize("level", LEVELS)
