@@ -463,6 +463,18 @@ def test_it_works_in_a_read_only_transaction_and_has_happened_if_that_is_rolled_
     eventually(lambda: is_there(db, holder), False)
 
 
+def test_on_a_standby_nobody_holds_a_guard(make_pg):
+    """What the primary's transactions hold is not replayed there, and nobody can enter."""
+    server = make_pg()
+    server.psql("CREATE EXTENSION pg_fence; BEGIN; SELECT fenced_guard('r', 41); COMMIT")
+    server.stop()
+    (server.data_dir / "standby.signal").touch()
+    server.start()
+    with psycopg.connect(server.url(), autocommit=True) as db:
+        assert blockers(db) == []
+        assert refusal(db, "SELECT fence_guard_evict('r', 42)").sqlstate == "25006"
+
+
 def test_a_table_of_guards_that_is_not_as_made_is_refused(db):
     db.execute("ALTER TABLE fence_internals.guards ADD COLUMN more int")
     for statement in ("SELECT fence_guard_evict('r', 5)", "SELECT * FROM fence_guard_blockers"):

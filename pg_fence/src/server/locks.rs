@@ -49,9 +49,25 @@ pub(crate) fn unlock_relation(relation: Oid, lock: RelationLock) {
 
 /// Whether this transaction holds such a lock on a relation, or a stronger one.
 pub(crate) fn is_locked(relation: Oid, lock: RelationLock) -> bool {
-    const OR_STRONGER: bool = true;
+    // The server's own function for this is not in every minor version.
+    let tag = pg_sys::LOCKTAG {
+        locktag_field1: session::database(),
+        locktag_field2: relation.to_u32(),
+        locktag_type: pg_sys::LockTagType::LOCKTAG_RELATION as u8,
+        locktag_lockmethodid: pg_sys::DEFAULT_LOCKMETHOD as u8,
+        ..Default::default()
+    };
+    (lock.mode()..=pg_sys::AccessExclusiveLock as pg_sys::LOCKMODE).any(|mode| is_held(&tag, mode))
+}
+
+/// Whether this transaction holds a lock in exactly this mode.
+fn is_held(tag: &pg_sys::LOCKTAG, mode: pg_sys::LOCKMODE) -> bool {
     // SAFETY: it reads the locks of the backend.
-    unsafe { pg_sys::CheckRelationOidLockedByMe(relation, lock.mode(), OR_STRONGER) }
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    return unsafe { pg_sys::LockHeldByMe(tag, mode) };
+    // SAFETY: as above.
+    #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+    return unsafe { pg_sys::LockHeldByMe(tag, mode, false) };
 }
 
 /// A lock on a name, in the server's lock table under a kind of its own: no advisory lock of a user is the same. It
@@ -134,13 +150,7 @@ impl NamedLock {
 
     /// Whether this transaction has it alone.
     pub(crate) fn is_mine(&self) -> bool {
-        let mode = LockMode::Alone.number();
-        // SAFETY: it reads the locks of the backend.
-        #[cfg(any(feature = "pg15", feature = "pg16"))]
-        return unsafe { pg_sys::LockHeldByMe(&self.0, mode) };
-        // SAFETY: as above.
-        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
-        return unsafe { pg_sys::LockHeldByMe(&self.0, mode, false) };
+        is_held(&self.0, LockMode::Alone.number())
     }
 
     /// How many have it or wait for it.
