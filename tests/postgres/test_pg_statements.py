@@ -130,6 +130,19 @@ def test_no_statement_against_a_distributed_table_has_a_function_that_is_not_imm
     assert not_immutable(db, trees) == []
 
 
+@pytest.mark.parametrize("kind", ["text", "varchar(40) NOT NULL DEFAULT ''"])
+def test_no_statement_about_an_owner_has_one(db, kind):
+    db.execute(f"CREATE TABLE owned (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0, fence_owner {kind}); INSERT INTO owned VALUES (7)")
+    distribute(db, "owned")
+    without = [call.format(t="owned", key=7) for call in CALLS]
+    trees = run_statements(db, without)
+    db.execute("DELETE FROM owned; INSERT INTO owned VALUES (7)")
+    trees += run_statements(db, [call[: call.rindex(")")] + ", 'fence', 'a')" for call in without if "reset" not in call and "delete" not in call])
+    trees += run_statements(db, ["SELECT fenced_delete('owned', 7, 9, 'fence', 'a')"])
+    assert any("texteq" in str(db.execute("SELECT oid::regproc FROM pg_proc WHERE oid = ANY (%s)", (sorted(functions_of(tree)),)).fetchall()) for tree in trees)
+    assert not_immutable(db, trees) == []
+
+
 def test_no_key_of_whatever_type_brings_in_such_a_function(db):
     for column, keys in KEYS.items():
         for key in keys:
