@@ -47,7 +47,9 @@ impl Statement<'_> {
         let returning = if answered.is_empty() { Vec::new() } else { text![" RETURNING ", &answered[..]] };
         let given = |word: &str| if self.is_of_many() { text![word, self.given()] } else { Vec::new() };
         match self.verb {
-            Verb::Read | Verb::Recall => text!["SELECT ", answered, " FROM ", target, given(", "), " WHERE ", found],
+            Verb::Read | Verb::ReadUnowned | Verb::Recall => {
+                text!["SELECT ", answered, " FROM ", target, given(", "), " WHERE ", found]
+            }
             Verb::Lock => text!["SELECT ", answered, " FROM ", target, " WHERE ", found, " FOR NO KEY UPDATE"],
             Verb::Remember => self.remembering(),
             Verb::Delete => text!["DELETE FROM ", target, given(" USING "), " WHERE ", found, returning],
@@ -83,7 +85,7 @@ impl Statement<'_> {
     /// can have changed it on the way. An INSERT answers null for a row with another key, too.
     pub(crate) fn answers_fence(&self) -> bool {
         match self.verb {
-            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset | Verb::Recall => true,
+            Verb::Read | Verb::ReadUnowned | Verb::Lock | Verb::Insert | Verb::Reset | Verb::Recall => true,
             Verb::Remember => false,
             Verb::Claim | Verb::Update | Verb::Write | Verb::Delete => self.table.can_change_writes,
         }
@@ -96,7 +98,7 @@ impl Statement<'_> {
 
     /// Whether the owner is a parameter.
     pub(crate) fn takes_owner(&self) -> bool {
-        let may_take = !matches!(self.verb, Verb::Read | Verb::Lock | Verb::Reset);
+        let may_take = !matches!(self.verb, Verb::Read | Verb::ReadUnowned | Verb::Lock | Verb::Reset);
         may_take && self.owner.is_some_and(|owner| owner.given.is_some())
     }
 
@@ -160,7 +162,9 @@ impl Statement<'_> {
     fn condition(&self) -> Vec<u8> {
         let keys = self.has_key();
         let Some(step) = self.verb.step() else {
-            return keys;
+            let unowned = self.owner.filter(|_| self.verb == Verb::ReadUnowned);
+            let is_unowned = unowned.map_or_else(Vec::new, |owner| text![" AND ", self.is_owned(owner)]);
+            return text![keys, is_unowned];
         };
         let (stored, fence) = (self.column(self.fence), self.fence_value());
         let fence = &fence[..];
@@ -253,7 +257,7 @@ impl Statement<'_> {
     fn kept_fence(&self) -> Vec<u8> {
         let fence = text![self.column(self.fence), "::pg_catalog.int8"];
         let is_kept = match (self.owner, self.verb) {
-            (None, _) | (_, Verb::Read | Verb::Lock) => return fence,
+            (None, _) | (_, Verb::Read | Verb::ReadUnowned | Verb::Lock) => return fence,
             (Some(owner), Verb::Claim | Verb::Write | Verb::Insert) if self.takes_owner() => self.has_owner(owner),
             (Some(owner), _) => self.is_owned(owner),
         };

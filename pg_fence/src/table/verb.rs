@@ -7,6 +7,8 @@ use fence::resource::Step;
 pub(crate) enum Verb {
     /// Read the stored fence.
     Read,
+    /// Read the stored fence where nobody owns it.
+    ReadUnowned,
     /// Read the stored fence and lock the row.
     Lock,
     /// Stamp the fence.
@@ -66,7 +68,13 @@ impl Verb {
     /// The step of the protocol that this is; none for what asks no fence.
     pub(crate) fn step(self) -> Option<Step> {
         match self {
-            Verb::Read | Verb::Lock | Verb::Insert | Verb::Reset | Verb::Recall | Verb::Remember => None,
+            Verb::Read
+            | Verb::ReadUnowned
+            | Verb::Lock
+            | Verb::Insert
+            | Verb::Reset
+            | Verb::Recall
+            | Verb::Remember => None,
             Verb::Claim => Some(Step::Claim),
             Verb::Update | Verb::Delete => Some(Step::Update),
             Verb::Write => Some(Step::Write),
@@ -76,7 +84,7 @@ impl Verb {
     /// The SQL command, as policies and triggers name it.
     pub(crate) fn command(self) -> &'static str {
         match self {
-            Verb::Read | Verb::Lock | Verb::Recall => "SELECT",
+            Verb::Read | Verb::ReadUnowned | Verb::Lock | Verb::Recall => "SELECT",
             Verb::Claim | Verb::Update | Verb::Write | Verb::Reset => "UPDATE",
             Verb::Delete => "DELETE",
             Verb::Insert | Verb::Remember => "INSERT",
@@ -85,6 +93,6 @@ impl Verb {
 
     /// Whether the fence is a parameter.
     pub(crate) fn takes_fence(self) -> bool {
-        !matches!(self, Verb::Read | Verb::Lock | Verb::Recall)
+        !matches!(self, Verb::Read | Verb::ReadUnowned | Verb::Lock | Verb::Recall)
     }
 }
