@@ -254,6 +254,10 @@ class Session:
                 f"SELECT fenced_guard('g', {self.fence()}, '', {owner})",
                 f"SELECT fence_guard_reset({resource}, {self.fence()})",
                 f"SELECT fence_guard_forget({self.fence()})",
+                # Not of a guard that a session of the fuzzer holds: it would be ended.
+                f"SELECT fence_guard_evict('nobody', {self.fence()})",
+                f"SELECT fence_guard_evict({resource}, NULL)",
+                "SELECT * FROM fence_guard_blockers",
                 f"SELECT fence_protect({self.target()}{self.column()})",
                 f"SELECT fence_protect({self.target()})",
                 f"SELECT fence_protect({self.target()}, deletes => {deletes})",
