@@ -167,12 +167,17 @@ STORABLE = {
     "bytea": ["'\\x00ff'::bytea", "'\\x00ff'"],
     "oid": ["1", "'1'", "1::oid"],
     "boolean": ["true", "'t'"],
+    "regclass": ["'pg_class'::regclass", "'pg_class'", "1259"],
+    "name": ["'a'", "'a'::name", "'a'::text"],
+    "pair": ["ROW(1, 'x')::pair", "'(1,x)'"],
+    "money": ["1.50::numeric", "'1.50'", "1.50::money"],
+    "interval": ["'1 day'", "'24:00'::interval"],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("which", BOTH)
 def test_the_new_row_is_found_by_the_key_that_made_it(db, which):
-    db.execute("CREATE TYPE mood AS ENUM ('ok', 'bad'); CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN tenth AS numeric(4,1)")
+    db.execute("CREATE TYPE mood AS ENUM ('ok', 'bad'); CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN tenth AS numeric(4,1); CREATE TYPE pair AS (a int, b text)")
     db.execute("SET extra_float_digits = 0; SET timezone = 'Asia/Kolkata'")
     for type_name, keys in STORABLE.items():
         for key in keys:
@@ -195,6 +200,8 @@ UNSTORABLE = {
     "tenth": {"0.05": "22023"},
     "oid": {"-1": "22023", "4294967296": "22023"},
     "bit(3)": {"B'01'": "22026"},
+    "name": {"repeat('x', 64)": "22023"},
+    "money": {"1.505": "22023"},
 }
 
 
@@ -556,6 +563,14 @@ def test_a_trigger_that_changes_another_column_is_heeded(table, which):
 
 
 @pytest.mark.parametrize("which", BOTH)
+def test_a_trigger_that_deletes_the_new_row_afterwards_leaves_the_answer(table, which):
+    table.execute("SELECT fence_unprotect('t')")
+    spoil(table, "DELETE FROM t WHERE id = NEW.id; RETURN NULL;", "AFTER INSERT", trigger_table(table))
+    assert table.execute(call(which)).rowcount == 1
+    assert everything(table, "t") == []
+
+
+@pytest.mark.parametrize("which", BOTH)
 def test_a_trigger_that_inserts_the_row_itself_is_found(db, which):
     """The row is there then; it is claimed or written like any other."""
     db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0)")
@@ -633,6 +648,14 @@ def test_under_a_fence_in_use_and_under_another(db):
             assert db.execute(call(which, key=str(10 * n + fence), fence=fence)).rowcount == 1
     db.execute("COMMIT")
     assert db.execute("SELECT id, fence FROM t ORDER BY 1").fetchall() == [(5, 5), (6, 6), (15, 5), (16, 6)]
+
+
+@pytest.mark.parametrize("which", BOTH)
+def test_where_every_new_row_needs_a_fence_in_use_the_call_brings_its_own(db, which):
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v int, fence bigint NOT NULL DEFAULT 0); SELECT fence_protect('t', inserts => 'fenced')")
+    assert outcome(db, "INSERT INTO t VALUES (1, 0, 0)") == "LF003"
+    assert db.execute(call(which)).rowcount == 1
+    assert everything(db, "t") == [(1, 1, 5)]
 
 
 # --- the life of the server, and what is counted

@@ -115,6 +115,20 @@ def steps():
     return rows
 
 
+def test_rows_that_a_call_inserts_arrive_with_their_fence_also_in_a_protected_table(make_pair):
+    pair = make_pair()
+    for side in (pair.publisher, pair.subscriber):
+        side.execute("ALTER TABLE counters ADD fence bigint NOT NULL DEFAULT 0; SELECT fence_protect('counters')")
+    pair.publish("FOR TABLE counters")
+    pair.subscribe()
+    pair.publisher.execute("SELECT * FROM fenced_claim_or_insert(NULL::counters, 1, 5, '{\"value\": 7}')")
+    pair.publisher.execute("SELECT fenced_upsert('counters', 2, 6, '{\"value\": 8}'), fenced_upsert('counters', 1, 9, '{\"value\": 9}')")
+    eventually(lambda: pair.subscriber.execute("SELECT * FROM counters ORDER BY id").fetchall(), [(1, 9, 9), (2, 8, 6)])
+    pair.take_over()
+    assert pair.subscriber.execute("SELECT fenced_upsert('counters', 1, 8, '{\"value\": 0}')").fetchone() == (False,)
+    assert pair.subscriber.execute("SELECT * FROM fenced_claim_or_insert(NULL::counters, 2, 7, '{}')").fetchall() == [(2, 8, 7)]
+
+
 def test_a_subscriber_that_was_made_as_the_readme_says_can_take_over(make_pair):
     pair = make_pair(publisher_has_extension=False, subscriber_has_extension=False)
     for where, statement in steps():

@@ -40,6 +40,12 @@ def test_every_name_is_taken_as_it_is(odd, setting):
         assert odd.execute("SELECT fenced_update(%s::regclass, 1, 5, %s::jsonb, 'Fence')", (TABLE, patch)).fetchone() == (True,)
     row = odd.execute(f"SELECT fenced_claim_json(%s::regclass, jsonb_build_object('The Key', 1), 5, 'Fence')", (TABLE,)).fetchone()[0]
     assert {name: row[name] for name in ODD_NAMES} == {name: f"value {n}" for n, name in enumerate(ODD_NAMES)}
+    for n, name in enumerate(ODD_NAMES):
+        patch = json.dumps({name: f"value {n}"})
+        odd.execute(f"SELECT * FROM fenced_claim_or_insert(NULL::{TABLE}, %s, 5, %s, 'Fence')", (100 + n, patch))
+        assert odd.execute("SELECT fenced_upsert(%s::regclass, %s::int, 5, %s::jsonb, 'Fence')", (TABLE, 200 + n, patch)).fetchone() == (True,)
+        found = odd.execute(f"SELECT count(*) FROM {TABLE} WHERE \"The Key\" >= 100 AND {quoted(name).replace('%', '%%')} = %s", (f"value {n}",))
+        assert (name, found.fetchone()) == (name, (2,))
     assert odd.execute("SELECT count(*) FROM y").fetchone() == (0,)
 
 
@@ -103,6 +109,8 @@ def work(db, raw, name):
         EXECUTE format('SELECT * FROM fenced_claim(NULL::%I, %L, 5)', n, n);
         ASSERT fenced_update(quote_ident(n)::regclass, n, 5, jsonb_build_object(left(n, 20) || 'v', n));
         ASSERT fenced_update(quote_ident(n)::regclass, jsonb_build_object(n, n), 5, jsonb_build_object(left(n, 20) || 'v', n));
+        ASSERT fenced_upsert(quote_ident(n)::regclass, n || '2', 5, jsonb_build_object(left(n, 20) || 'v', n));
+        ASSERT fenced_upsert(quote_ident(n)::regclass, jsonb_build_object(n, n || '2'), 6, jsonb_build_object(left(n, 20) || 'v', n));
         BEGIN
             PERFORM fenced_update(quote_ident(n)::regclass, n, 6, jsonb_build_object(left(n, 20) || 'v', n));
         EXCEPTION WHEN SQLSTATE 'LF002' THEN ASSERT position(n in SQLERRM) > 0, SQLERRM; END;
@@ -134,6 +142,14 @@ def test_planted_operators_and_functions_are_never_used(attacked):
         assert attacked.execute("SELECT public.fenced_claim_json('public.acct', 1, 1)").fetchone() == (None,)
         assert refusal(attacked, "SELECT public.fenced_update('public.acct', 1, 99, '{\"bal\": 66}')").sqlstate == "LF002"
     assert attacked.execute("SELECT public.fenced_claim_json('public.acct', 1, 21)").fetchone()[0] == {"id": 1, "fence": 21, "bal": 10}
+    for key in (1, 2):
+        assert attacked.execute(f"SELECT * FROM public.fenced_claim_or_insert(NULL::public.acct, {key}, 30, '{{\"bal\": 5}}')").rowcount == 1
+        assert attacked.execute(f"SELECT * FROM public.fenced_claim_or_insert(NULL::public.acct, {key}, 1, '{{\"bal\": 6}}')").fetchall() == []
+        assert attacked.execute(f"SELECT public.fenced_upsert('public.acct', {key}, 1, '{{\"bal\": 6}}')").fetchone() == (False,)
+    attacked.execute("SELECT public.fenced_upsert('public.acct', 3, 30, '{\"bal\": 7}')")
+    attacked.execute("RESET search_path")
+    assert attacked.execute("SELECT * FROM public.acct ORDER BY id").fetchall() == [(1, 30, 10), (2, 30, 5), (3, 30, 7)]
+    assert attacked.execute("SELECT count(*) FROM evil.acct").fetchone() == (1,)
 
 
 def test_temporary_objects_shadow_neither_the_catalog_nor_the_table(attacked):
@@ -174,6 +190,8 @@ def test_a_caller_gains_no_right_and_no_right_is_lost_on_the_way(attacked):
             "SELECT * FROM public.fenced_claim(NULL::public.acct, 1, 21)",
             "SELECT public.fenced_update('public.acct', 1, 20, '{\"bal\": 66}')",
             "SELECT public.fenced_write('public.acct', 1, 21, '{\"bal\": 66}')",
+            "SELECT * FROM public.fenced_claim_or_insert(NULL::public.acct, 9, 21, '{}')",
+            "SELECT public.fenced_upsert('public.acct', 9, 21, '{\"bal\": 66}')",
             "SELECT public.fenced_delete('public.acct', 1, 20)",
             "SELECT public.fence_reset('public.acct', 1, 1)",
         ):
