@@ -59,7 +59,7 @@ REFUSALS = {
         "P0002",
         'table "acct" has no such row',
         "Key (id)=(9) does not exist, or a row-security policy hides it from the caller.",
-        "Insert the row, then claim it.",
+        "Insert the row, then claim it, or call fenced_claim_or_insert().",
     ),
     "missing, and the key looks like a fence": (
         call("fenced_claim", key="1795968243472377", fence="1"),
@@ -471,7 +471,7 @@ def test_thousands_of_refusals_leave_the_session_usable(acct):
 
 
 SWAPPED = "Key and fence may be swapped. Pass the key before the fence."
-INSERT_IT = "Insert the row, then claim it."
+INSERT_IT = "Insert the row, then claim it, or call fenced_claim_or_insert()."
 CLOCK = "1795968243472377"
 
 

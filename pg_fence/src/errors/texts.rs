@@ -89,7 +89,7 @@ impl Refused {
                     .hint(if may_be_swapped {
                         text!["Key and fence may be swapped. Pass the key before the fence."]
                     } else {
-                        text!["Insert the row, then claim it."]
+                        text!["Insert the row, then claim it, or call fenced_claim_or_insert()."]
                     })
                     .about(table)
             }
