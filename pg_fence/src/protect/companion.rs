@@ -112,12 +112,16 @@ pub(crate) fn forget(table: Oid, older_than: Value) -> Result<i64, Refused> {
         // What the owner has made of the table, such as a trigger, runs with no more than the owner's rights.
         let _owner = AsOwner::past_policies(deletions);
         let Some(time) = column_of_time(deletions) else { continue };
+        let name = declared::relation(deletions);
+        // What is locked is being deleted anew. A wait for it could be one for each other.
         let sql = text![
             "DELETE FROM ONLY ",
-            declared::relation(deletions),
-            " AS d WHERE d.",
+            &name[..],
+            " WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT ctid FROM ONLY ",
+            &name[..],
+            " WHERE ",
             Identifier(&time),
-            " OPERATOR(pg_catalog.<=) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $1)"
+            " OPERATOR(pg_catalog.<=) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) $1) FOR UPDATE SKIP LOCKED))"
         ];
         forgotten += connection.run_direct(sql, &[older_than])?;
     }
