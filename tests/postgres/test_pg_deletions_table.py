@@ -142,13 +142,32 @@ def test_partitions_share_the_table_of_their_root(parts):
     assert parts.execute("""SELECT fenced_upsert('parts', ROW(3, 'c'), 42, '{"v": 1}')""").fetchone() == (True,)
 
 
-def test_a_row_that_moves_to_another_partition_is_not_deleted(parts):
+def test_a_row_that_moves_to_another_partition_leaves_its_key(parts):
     for move in ["UPDATE parts SET r = 'b' WHERE id = 1", "MERGE INTO parts p USING (VALUES (2)) s (id) ON p.id = s.id WHEN MATCHED THEN UPDATE SET r = 'c'"]:
         parts.execute(f"BEGIN; SELECT fence_use(42); {move}; COMMIT")
-    assert parts.execute(NOTED).fetchall() == []
+    assert parts.execute(NOTED).fetchall() == [(1, "a", 42), (2, "b", 42)]
     assert parts.execute("SELECT id, r, fence FROM parts ORDER BY 1").fetchall() == [(1, "b", 42), (2, "c", 42), (3, "c", 42)]
+    assert under(parts, 41, "INSERT INTO parts VALUES (1, 'a', 1, 41)") == "LF001", "the stale holder whose row has moved"
+    assert parts.execute("SELECT * FROM fenced_claim_or_insert(NULL::parts, ROW(1, 'a'), 41, '{}')").fetchall() == []
     parts.execute("BEGIN; SELECT fence_use(42); UPDATE parts SET r = 'a' WHERE id = 1; UPDATE parts SET id = 9 WHERE id = 3; COMMIT")
-    assert parts.execute(NOTED).fetchall() == [(3, "c", 42)], "another key in the same partition is"
+    assert parts.execute(NOTED).fetchall() == [(1, "a", 42), (1, "b", 42), (2, "b", 42), (3, "c", 42)], "as another key in the same partition"
+
+
+def test_a_fenced_write_that_moves_rows_leaves_their_keys_with_its_fence(parts):
+    parts.execute("""CREATE FUNCTION up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.v > 8 THEN NEW.r := CASE NEW.v WHEN 9 THEN 'a' ELSE 'b' END; END IF; RETURN NEW; END $$;
+        CREATE TRIGGER up BEFORE UPDATE ON a FOR EACH ROW EXECUTE FUNCTION up(); CREATE TRIGGER up BEFORE UPDATE ON b FOR EACH ROW EXECUTE FUNCTION up();
+        CREATE TRIGGER up BEFORE UPDATE ON c1 FOR EACH ROW EXECUTE FUNCTION up()""")
+    parts.execute("""SELECT fenced_write('parts', ROW(1, 'a'), 43, '{"v": 10}')""")
+    parts.execute("""SELECT * FROM fenced_write_many('parts', '[{"id": 2, "r": "b"}, {"id": 3, "r": "c"}]'::jsonb, ARRAY[44], '{"v": 9}')""")
+    assert parts.execute("SELECT id, r, fence FROM parts ORDER BY 1").fetchall() == [(1, "b", 43), (2, "a", 44), (3, "a", 44)]
+    assert parts.execute(NOTED).fetchall() == [(1, "a", 43), (2, "b", 44), (3, "c", 44)]
+
+
+def test_a_row_that_is_lost_on_its_way_to_another_partition_is_remembered(parts):
+    parts.execute("CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER swallow BEFORE INSERT ON b FOR EACH ROW EXECUTE FUNCTION swallow()")
+    parts.execute("BEGIN; SELECT fence_use(42); UPDATE parts SET r = 'b' WHERE id = 1; COMMIT")
+    assert parts.execute("SELECT id FROM parts WHERE id = 1").fetchall() == []
+    assert parts.execute("SELECT * FROM fenced_claim_or_insert(NULL::parts, ROW(1, 'a'), 41, '{}')").fetchall() == []
 
 
 def test_a_row_that_moves_to_a_key_that_was_deleted_is_judged_as_a_new_one(parts):
@@ -431,6 +450,17 @@ def test_deletions_are_forgotten_by_age(acct):
     refused = refusal(acct, "SELECT fence_forget_deletions('acct', '1 day')")
     assert (refused.sqlstate, refused.diag.message_primary) == ("55000", 'deletions of table "acct" are not remembered')
     assert refused.diag.message_hint == "Call fence_protect() with deletes => 'remembered'."
+
+
+def test_forgetting_waits_for_nobody(acct, connect):
+    """A worker that deletes two keys anew would have it end in a deadlock."""
+    worker = connect()
+    acct.execute("SELECT fenced_delete('acct', 8, 42); UPDATE acct_deletions SET deleted_at = now() - interval '2 days'; BEGIN; SELECT fence_use(42); INSERT INTO acct VALUES (8, 1, 42); COMMIT")
+    worker.execute("BEGIN; SELECT fence_use(42); DELETE FROM acct WHERE id = 8")
+    acct.execute("SET lock_timeout = '20s'")
+    assert acct.execute("SELECT fence_forget_deletions('acct', interval '1 day')").fetchone() == (1,)
+    worker.execute("COMMIT")
+    assert acct.execute("SELECT id, fence, deleted_at > now() - interval '1 day' FROM acct_deletions").fetchall() == [(8, 42, True)]
 
 
 def test_the_owner_removes_a_single_one(acct):

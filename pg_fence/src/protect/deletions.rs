@@ -63,9 +63,11 @@ pub(crate) fn remember(call: &Call) -> Result<Reply, Refused> {
     let fence = |row| event.integer(row, named.fence);
     match event.command() {
         Command::Insert => ask(&event, named, EventRow::Given)?,
-        // A row that goes on in another partition is not deleted.
-        Command::Delete if event.has_moved() => {}
-        Command::Delete => note(&event, named, fence(EventRow::Given))?,
+        // A row that goes on in another partition leaves its key: what places it is part of that.
+        Command::Delete => {
+            let moved_with = passes::fence_of_move(event.table(), &event.tid());
+            note(&event, named, fence(EventRow::Given).max(moved_with))?;
+        }
         Command::Update => {
             note(&event, named, fence(EventRow::Given).max(fence(EventRow::New)))?;
             ask(&event, named, EventRow::New)?;

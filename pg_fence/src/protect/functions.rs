@@ -61,7 +61,7 @@ pub(crate) fn refuses_delete(call: &Call) -> Result<Reply, Refused> {
     // A call by hand may pass any fence: one that is not in use opens nothing.
     if moved && passes {
         let owner = own_fence.is_none().then(|| KeptOwner(owners.old.map(Box::from)));
-        passes::expect_insertion(row.query, Kept { fence: own_fence.or(old).unwrap_or(NEVER_CLAIMED), owner });
+        passes::expect_insertion(&row, Kept { fence: own_fence.or(old).unwrap_or(NEVER_CLAIMED), owner });
     }
     Ok(Reply::from(!passes))
 }

@@ -15,7 +15,7 @@ use crate::server::callbacks::{self, SubtransactionEnd};
 use crate::server::catalog;
 use crate::server::operators;
 use crate::server::session::{self, MainThread};
-use crate::server::stored::{Stored, Tid};
+use crate::server::stored::{Stored, Tid, block};
 use crate::server::types::Value;
 use crate::table::batch::Batch;
 use crate::table::fit::Fit;
@@ -28,6 +28,7 @@ use fence::plain::{self, Owners};
 use fence::resource::{Bearer, DuplicateFence, Owned, PlainVerdict, PlainWrite, Step, Verdict};
 use pgrx::pg_sys::{self, Oid};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::rc::Rc;
 
@@ -99,6 +100,8 @@ struct Move {
     keeps: Option<Kept>,
     /// The partitions from which plain SQL may move rows in this query.
     may_leave: Vec<Oid>,
+    /// The fences of changes of ours, by the versions that they move away.
+    fences: BTreeMap<(u32, u32, u16), i64>,
 }
 
 /// What a row keeps that moves between partitions.
@@ -346,8 +349,21 @@ pub(crate) fn admit_move(query: Query, partition: Oid) -> bool {
 /// Notes what the next row which this query inserts must keep. The server inserts a moved row before it goes on
 /// with the query. Where a BEFORE trigger keeps it from doing so, an insertion by another part of the query
 /// looks like that of the moved row, and is refused.
-pub(crate) fn expect_insertion(query: Query, keeps: Kept) {
-    PASSES.with_moves_of(query, |one| one.keeps = Some(keeps));
+pub(crate) fn expect_insertion(row: &WrittenRow, keeps: Kept) {
+    PASSES.with_moves_of(row.query, |one| {
+        let version = row.tid.filter(|_| keeps.owner.is_none()).map(|tid| version(row.table, &tid));
+        one.fences.extend(version.map(|version| (version, keeps.fence)));
+        one.keeps = Some(keeps);
+    });
+}
+
+/// The fence of the change of ours that has moved this version to another partition.
+pub(crate) fn fence_of_move(table: Oid, tid: &Tid) -> Option<i64> {
+    PASSES.moves.borrow().iter().find_map(|one| one.fences.get(&version(table, tid)).copied())
+}
+
+fn version(table: Oid, tid: &Tid) -> (u32, u32, u16) {
+    (table.to_u32(), block(tid), tid.ip_posid)
 }
 
 impl Passes {
@@ -361,7 +377,7 @@ impl Passes {
     fn with_moves_of(&self, query: Query, act: impl FnOnce(&mut Move)) {
         if !self.moves.borrow().iter().any(|one| one.query == query) {
             running::at_end(query, |query| PASSES.moves.borrow_mut().retain(|one| one.query != query));
-            self.moves.borrow_mut().push(Move { query, keeps: None, may_leave: Vec::new() });
+            self.moves.borrow_mut().push(Move { query, keeps: None, may_leave: Vec::new(), fences: BTreeMap::new() });
         }
         if let Some(one) = self.moves.borrow_mut().iter_mut().find(|one| one.query == query) {
             act(one);

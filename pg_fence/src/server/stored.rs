@@ -72,7 +72,7 @@ impl Drop for Stored {
 }
 
 /// Whether the place of the next version, as a version names it, says that its row moved to another partition.
-pub(crate) fn leads_elsewhere(next: &Tid) -> bool {
+fn leads_elsewhere(next: &Tid) -> bool {
     const MOVED: u16 = 0xFFFD;
     next.ip_posid == MOVED && block(next) == pg_sys::InvalidBlockNumber
 }

@@ -2,7 +2,7 @@
 
 use crate::server::call::Call;
 use crate::server::catalog::{self, RelationName};
-use crate::server::stored::leads_elsewhere;
+use crate::server::stored::Tid;
 use crate::server::types::{self, Value};
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
@@ -103,10 +103,10 @@ impl<'c> TriggerEvent<'c> {
         types::base_type(unsafe { (*catalog::attribute(self.relation().rd_att, i32::from(column) - 1)).atttypid })
     }
 
-    /// Of a deletion, whether the row goes on in another partition.
-    pub(crate) fn has_moved(&self) -> bool {
-        // SAFETY: a row trigger after the event has the tuple of it, a stored one.
-        leads_elsewhere(unsafe { &(*(*self.tuple(EventRow::Given)).t_data).t_ctid })
+    /// Where the version lies that was written; of an update or a deletion the one before.
+    pub(crate) fn tid(&self) -> Tid {
+        // SAFETY: a row trigger has the tuple of its event.
+        unsafe { (*self.tuple(EventRow::Given)).t_self }
     }
 
     /// The trigger that is fired.
