@@ -11,6 +11,8 @@
 --   unclaimed  this worker has not claimed it: a bug, or fence_reset() was called. Claim it, read it again, then go on.
 --   outlived   PostgreSQL was started or promoted since: claim it and read it again; go on if it is as it was left.
 --   blocked    a row-security policy or a trigger keeps the worker from it: an operator has to look.
+--   duplicate_fence  the row has this fence of another owner: pass the owner; if it was passed, the lock server has issued the
+--              fence twice. Stop.
 -- An error means that nothing was written: roll back, and send the same call again, or each task alone to find the one that
 -- violates a constraint.
 --

@@ -95,7 +95,7 @@ REFUSALS = {
         'table "acct" has no fence column "nosuch"',
         None,
         "Add one (ALTER TABLE ... ADD COLUMN fence bigint NOT NULL DEFAULT 0), or name the column that holds the fence "
-        "with fence_column => '...'.",
+        "with fence_column => '...'. The owner of a fence is passed behind that name.",
     ),
     "key of another type": (
         call("fenced_claim", key="'2020-01-01'::date"),

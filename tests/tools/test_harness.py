@@ -277,9 +277,10 @@ def test_the_lines_that_up_offers_to_paste_work_and_fit_a_small_terminal(play):
     assert max(map(len, said.replace(folder, "target/up").splitlines())) <= 80
     shell = re.findall(r"^  (\S*(?:fence=|/psql).*)$", said, re.MULTILINE)
     sql = re.findall(r"^  (SELECT .*|TABLE .*)$", said, re.MULTILINE)
+    (free,) = re.findall(r"^  (\S*/redis-cli DEL .*)$", said, re.MULTILINE)
     assert (len(shell), len(sql)) == (2, 3)
     for _ in range(2):  # it may be pasted twice
-        script = "\n".join([*shell, *sql]).replace("=$fence", "=$fence -P columns=80 <<'END'", 1) + "\nEND\n"
+        script = "\n".join([*shell, *sql]).replace("=$fence", "=$fence -P columns=80 <<'END'", 1) + f"\nEND\n{free} >&2\n"
         done = subprocess.run(script, shell=True, cwd=places.ROOT / "tools", stdout=subprocess.PIPE, text=True)
         assert done.returncode == 0
         claimed, written, listed = done.stdout.split("\n\n", 2)

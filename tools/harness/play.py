@@ -23,13 +23,12 @@ OBJECTS = """
     CREATE TABLE counters (id int PRIMARY KEY, value int NOT NULL, fence bigint NOT NULL DEFAULT 0);
     INSERT INTO counters VALUES (1, 0);
     CREATE VIEW functions AS
-    SELECT p.proname AS function, obj_description(p.oid, 'pg_proc') AS "what it does"
+    SELECT DISTINCT ON (p.proname) p.proname AS function, obj_description(p.oid, 'pg_proc') AS "what it does"
     FROM pg_proc p
     JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
     JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_fence'
     WHERE p.pronamespace = 'public'::regnamespace AND obj_description(p.oid, 'pg_proc') !~ 'Key as|of this fence'
-    GROUP BY 1, 2
-    ORDER BY 1
+    ORDER BY p.proname, p.pronargs
 """
 
 
@@ -115,7 +114,7 @@ def _say(state):
     print("Lines to paste: a lock, a claim, a write, and what else there is to call.")
     print("The database has a table `counters` with one row.")
     print()
-    print(f"  fence=$({here}/redis-cli FENCELOCK.ACQUIRE lock:play me-$$ 60000); echo ${{fence:-busy}}")
+    print(f"  fence=$({here}/redis-cli FENCELOCK.ACQUIRE lock:play me-$$ 60000 RETRY)")
     print(f"  {here}/psql -v fence=$fence")
     print("  SELECT * FROM fenced_claim(NULL::counters, 1, :fence);")
     print("""  SELECT fenced_update('counters', 1, :fence, '{"value": 1}');""")

@@ -52,7 +52,7 @@ impl Refused {
             )
             .hint(text![
                 "Add one (ALTER TABLE ... ADD COLUMN fence bigint NOT NULL DEFAULT 0), or name the column that ",
-                "holds the fence with fence_column => '...'.",
+                "holds the fence with fence_column => '...'. The owner of a fence is passed behind that name.",
             ])
             .about(table)
             .column(column),
