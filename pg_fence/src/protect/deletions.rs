@@ -13,7 +13,7 @@ use crate::protect::remembering::{self, Named};
 use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::callbacks;
-use crate::server::catalog;
+use crate::server::catalog::{self, RelationName};
 use crate::server::operators;
 use crate::server::rights::{self, AsOwner};
 use crate::server::session::MainThread;
@@ -89,13 +89,16 @@ pub(crate) fn changes_key(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
     (0..3).for_each(|_| given.skip());
     while given.has_more() {
-        let old = given.value("keys")?;
+        let old = given.value("keys").ok();
         // A call by hand may pass anything.
         if !given.has_more() {
             return Ok(Reply::from(true));
         }
-        let new = given.value("keys")?;
-        if old.type_oid() != new.type_oid() || !operators::have_same_bytes(old, new) {
+        let is_same = match (old, given.value("keys").ok()) {
+            (Some(old), Some(new)) => old.type_oid() == new.type_oid() && operators::have_same_bytes(old, new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if !is_same {
             return Ok(Reply::from(true));
         }
     }
@@ -150,19 +153,20 @@ pub(crate) fn recall(table: &Table, key: &Key) -> Result<Option<i64>, Refused> {
         found
     });
     match deletions {
-        Some(deletions) => Memory::open(deletions)?.read(&key.values),
+        Some(deletions) => Memory::open(deletions, table.name.clone())?.read(&key.values),
         None => Ok(None),
     }
 }
 
 fn note(event: &TriggerEvent, named: &Named, deleted: Option<i64>) -> Result<(), Refused> {
     let Some(fence) = remembered_after(None, deleted) else { return Ok(()) };
-    Memory::open(named.deletions)?.write(&key(event, named, EventRow::Given), fence)
+    let Some(values) = key(event, named, EventRow::Given) else { return Ok(()) };
+    Memory::open(named.deletions, event.table_name())?.write(&values, fence)
 }
 
 fn ask(event: &TriggerEvent, named: &Named, row: EventRow) -> Result<(), Refused> {
-    let memory = Memory::open(named.deletions)?;
-    let values = key(event, named, row);
+    let Some(values) = key(event, named, row) else { return Ok(()) };
+    let memory = Memory::open(named.deletions, event.table_name())?;
     let remembered = memory.read(&values)?;
     let new = event.integer(row, named.fence);
     let verdict = passes::judge_insert(remembered, new);
@@ -182,9 +186,10 @@ fn ask(event: &TriggerEvent, named: &Named, row: EventRow) -> Result<(), Refused
     Err(refused)
 }
 
-fn key(event: &TriggerEvent, named: &Named, row: EventRow) -> Vec<Value> {
-    // A primary key has no nulls; one that is gone may have left some, which no deletion is remembered of.
-    named.key.iter().filter_map(|&column| event.value(row, column)).collect()
+/// None where a value is null: a primary key has no nulls, but one that is gone may have left some. Nothing is remembered of
+/// those.
+fn key(event: &TriggerEvent, named: &Named, row: EventRow) -> Option<Vec<Value>> {
+    named.key.iter().map(|&column| event.value(row, column)).collect()
 }
 
 /// What the trigger's condition names. Errors: it was altered, or names a table that cannot be that of the deletions.
@@ -220,13 +225,15 @@ fn known(event: &TriggerEvent) -> Result<Rc<Known>, Refused> {
 /// The table of the deletions, and the rights of its owner as long as this lives.
 struct Memory {
     table: Rc<Table>,
+    /// Whose deletions they are.
+    target: RelationName,
     _owner: AsOwner,
 }
 
 impl Memory {
-    fn open(deletions: Oid) -> Result<Memory, Refused> {
+    fn open(deletions: Oid, target: RelationName) -> Result<Memory, Refused> {
         let owner = AsOwner::past_policies(deletions);
-        Ok(Memory { table: tables::open(deletions)?, _owner: owner })
+        Ok(Memory { table: tables::open(deletions)?, target, _owner: owner })
     }
 
     fn read(&self, values: &[Value]) -> Result<Option<i64>, Refused> {
@@ -244,8 +251,12 @@ impl Memory {
         plans::run(&self.statement(&key, Verb::Remember), &bound).map(|_| ())
     }
 
+    /// Errors: the table was altered since it was checked, before it was locked here.
     fn key(&self, values: &[Value]) -> Result<Key, Refused> {
-        Key::of_column_values(&self.table, values.to_vec())
+        Key::of_column_values(&self.table, values.to_vec())?.ok_or_else(|| {
+            let problem = DeletionsProblem::Columns(self.table.name.clone());
+            Refused::Deletions { table: self.target.clone(), problem }
+        })
     }
 
     fn statement<'m>(&'m self, key: &'m Key, verb: Verb) -> Statement<'m> {

@@ -102,9 +102,13 @@ impl Key {
         Key::of(table, values.collect::<Result<_, _>>()?)
     }
 
-    /// The key of these values, one of each column's own type without a domain, in the key's order.
-    pub(crate) fn of_column_values(table: &Table, values: Vec<Value>) -> Result<Key, Refused> {
-        Key::of(table, values.into_iter().map(|value| Fitted { value, is_absent: false }).collect())
+    /// The key of these values, in the key's order; none unless they are one of each column's own type without a domain.
+    pub(crate) fn of_column_values(table: &Table, values: Vec<Value>) -> Result<Option<Key>, Refused> {
+        let types = table.key.iter().map(|key| table.key_column(key).base_type);
+        if !types.eq(values.iter().map(|value| value.type_oid())) {
+            return Ok(None);
+        }
+        Key::of(table, values.into_iter().map(|value| Fitted { value, is_absent: false }).collect()).map(Some)
     }
 
     /// The values as parameters, each of the type that its [`Fit`] says.

@@ -218,6 +218,7 @@ unsafe fn only_statement(plan: *mut pg_sys::CachedPlan) -> Option<*mut pg_sys::P
 }
 
 unsafe fn parameter_list(types: &[Oid], values: &[Option<Datum>]) -> pg_sys::ParamListInfo {
+    assert!(values.len() >= types.len(), "each parameter has a value");
     // SAFETY: the list has room for as many parameters as it is made for.
     unsafe {
         let list = raw::makeParamList(types.len() as c_int);
