@@ -400,6 +400,8 @@ GUARD_A = "SELECT fenced_guard('a', %s)"
         ("a", GUARD_A),
         ("t", CLAIM),
         ("t", "SELECT fenced_write('t', 1, %s, '{\"v\": 1}')"),
+        ("t", "SELECT * FROM fenced_claim_many(NULL::t, ARRAY[1, 2, 3], %s)"),
+        ("t", "SELECT fenced_upsert('t', 77, %s, '{\"v\": 1}')"),
     ],
 )
 def test_waits_are_counted_with_the_time_that_they_took(db, session, name, statement):
