@@ -97,17 +97,23 @@ def test_a_newer_fence_takes_the_row_whoever_had_it_and_an_older_one_is_stale(ac
         assert everything(acct) == [(1, 33, "a", 0)]
 
 
-@pytest.mark.parametrize("nobody", ["NULL", "''"])
+@pytest.mark.parametrize("nobody, null", [("NULL", "DROP"), ("''", "DROP"), ("''", "SET")])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_fence_of_nobody_is_anybodys_and_the_first_stamp_says_whose(acct, name, nobody):
+def test_a_fence_of_nobody_is_anybodys_and_the_first_stamp_says_whose(acct, name, nobody, null):
     acct.execute(f"UPDATE acct SET fence_owner = {nobody}")
-    if nobody == "''":
-        assert refusal(acct, call(name, owner="'b'")).sqlstate == "LF007", "where the column can be NULL, an empty text is an owner"
-        acct.execute("ALTER TABLE acct ALTER fence_owner SET NOT NULL")
+    acct.execute(f"ALTER TABLE acct ALTER fence_owner {null} NOT NULL")
     assert acct.execute(call(name, owner="'b'")).fetchone()[0] in (True, 33, "33")
     if name in STAMPING:
         assert everything(acct)[0][2] == "b"
         assert refusal(acct, call(name, owner="'c'")).sqlstate == "LF007"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_who_says_no_owner_may_write_what_is_nobodys(acct, name):
+    for nobody in ("NULL", "''"):
+        with acct.transaction(force_rollback=True):
+            acct.execute(f"UPDATE acct SET fence_owner = {nobody}")
+            assert acct.execute(call(name)).fetchone()[0] in (True, 33, "33")
 
 
 def test_a_column_that_is_never_null_keeps_nobody_as_an_empty_text(acct):

@@ -18,7 +18,7 @@ use crate::server::text::Bytes;
 use crate::server::types::Value;
 use crate::stats::memory::Counter;
 use crate::stats::{self, Subject, waits};
-use crate::table::owner::Owner;
+use crate::table::owner::{Owner, is_somebody};
 use crate::table::plans::{self, Outcome, RowAs, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::{OWNER_CHANGED, Statement};
@@ -194,8 +194,7 @@ impl Change<'_> {
             return Ok(None);
         }
         let stored = outcome.fence;
-        let is_somebody = |stored: &CString| self.owner.is_some_and(|owner| owner.is_somebody(stored.as_bytes()));
-        let owner = outcome.owner.map(Value::text).filter(is_somebody);
+        let owner = outcome.owner.map(Value::text).filter(|stored| is_somebody(stored.as_bytes()));
         let stamp = Owned { fence: stored, owner: owner.as_deref().map(CStr::to_bytes) };
         let given = self.owner.and_then(|owner| owner.given);
         let caller = Bearer { fence: self.fence, owner: given.as_ref().map(Bytes::bytes) };

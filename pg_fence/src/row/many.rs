@@ -18,7 +18,7 @@ use crate::stats::memory::Counter;
 use crate::stats::{self, Subject, waits};
 use crate::table::answer::Reached;
 use crate::table::batch::Batch;
-use crate::table::owner::Owner;
+use crate::table::owner::{Owner, is_somebody};
 use crate::table::plans::{self, Outcome, Values};
 use crate::table::relation::{Column, Table};
 use crate::table::statement::Statement;
@@ -225,8 +225,7 @@ impl Many<'_> {
     /// The rule's, on a row that was read.
     fn verdict(&self, row: &Reached) -> RowVerdict {
         let (fence, stored) = (self.fence(row.number()), row.fence());
-        let is_somebody = |stored: &Bytes| self.owner.is_some_and(|owner| owner.is_somebody(stored.bytes()));
-        let owner = row.owner().filter(is_somebody);
+        let owner = row.owner().filter(|stored| is_somebody(stored.bytes()));
         let stamp = Owned { fence: stored, owner: owner.as_ref().map(Bytes::bytes) };
         let given = self.owner.and_then(|owner| owner.given);
         let caller = Bearer { fence, owner: given.as_ref().map(Bytes::bytes) };

@@ -1,7 +1,7 @@
 //! Where a table keeps whose a fence is: the column beside the fence column, and what a call says of it.
 //!
 //! Not the rule, which is in `fence`. Owners are compared byte for byte, whatever the collation. Where nobody owns the fence
-//! the column is NULL, or an empty text if it cannot be. Invariant: a column is used only if it gives back what was stored,
+//! the column is NULL or an empty text, whichever it can be. Invariant: a column is used only if it gives back what was stored,
 //! and nothing else that is equal to it.
 
 use crate::errors::{OwnerProblem, Refused};
@@ -20,15 +20,15 @@ pub(crate) struct Owner<'a> {
 }
 
 impl Owner<'_> {
-    /// Whether what the column holds is somebody.
-    pub(crate) fn is_somebody(self, stored: &[u8]) -> bool {
-        !self.column.is_never_null || !stored.is_empty()
-    }
-
-    /// How the column says that nobody owns the fence.
+    /// How the column is told that nobody owns the fence.
     pub(crate) fn nobody(self) -> &'static str {
         if self.column.is_never_null { "''" } else { "NULL" }
     }
+}
+
+/// Whether a text that a column holds is somebody.
+pub(crate) fn is_somebody(stored: &[u8]) -> bool {
+    !stored.is_empty()
 }
 
 /// What a call says of owners.

@@ -234,9 +234,10 @@ impl Statement<'_> {
 
     /// The condition that a fence with this number is the caller's: it has his owner, or nobody's.
     fn is_owned(&self, owner: Owner) -> Vec<u8> {
+        let is_empty = text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ''::pg_catalog.text"];
         let nobodys = match owner.column.is_never_null {
-            true => text![self.owner_column(owner), " OPERATOR(pg_catalog.=) ''::pg_catalog.text"],
-            false => text![self.column(owner.column), " IS NULL"],
+            true => is_empty,
+            false => text![self.column(owner.column), " IS NULL OR ", is_empty],
         };
         match self.takes_owner() {
             true => text!["(", self.has_owner(owner), " OR ", nobodys, ")"],
