@@ -213,6 +213,13 @@ def test_the_newest_deletion_is_remembered(acct):
     assert acct.execute(REMEMBERED).fetchall() == [(7, 50)]
 
 
+@pytest.mark.parametrize("name, answer", [("zz", "LF003"), ("aa", 1)])
+def test_a_trigger_that_inserts_again_is_asked_where_it_fires_after_the_one_that_notes(acct, name, answer):
+    acct.execute(f"""CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO acct VALUES (OLD.id, 1, 0); RETURN NULL; END';
+        CREATE TRIGGER {name} AFTER DELETE ON acct FOR EACH ROW EXECUTE FUNCTION again()""")
+    assert under(acct, 42, do=["DELETE FROM acct WHERE id = 8"]) == answer
+
+
 def test_truncate_is_refused_and_one_that_is_let_through_forgets_nothing(acct):
     assert outcome(acct, "TRUNCATE acct") == "LF003"
     acct.execute("SET session_replication_role = replica; TRUNCATE acct; RESET session_replication_role")

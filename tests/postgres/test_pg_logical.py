@@ -64,6 +64,11 @@ class Pair:
             raise
         self.is_copied()
 
+    def refresh(self):
+        """Takes up what was published since."""
+        self.subscriber.execute("ALTER SUBSCRIPTION app REFRESH PUBLICATION")
+        self.is_copied()
+
     def is_copied(self):
         states = "SELECT count(*), count(*) FILTER (WHERE srsubstate = 'r') FROM pg_subscription_rel"
         eventually(lambda: len(set(self.subscriber.execute(states).fetchone())), 1)
@@ -233,3 +238,32 @@ def test_only_a_superuser_publishes_the_guards(server, make_pair):
         with refused("42501"):
             owner.execute(f"CREATE PUBLICATION app FOR TABLE {GUARDS}")
     pair.publish(f"FOR TABLE {GUARDS}")
+
+
+ACCT = "CREATE TABLE acct (id int PRIMARY KEY, bal int NOT NULL DEFAULT 0, fence bigint NOT NULL DEFAULT 0)"
+REMEMBER = "SELECT fence_protect('acct', deletes => 'remembered')"
+DELETED = "SELECT id, fence FROM acct_deletions ORDER BY id"
+
+
+@pytest.mark.parametrize("what", ["FOR ALL TABLES", "FOR TABLE acct"])
+def test_a_subscription_from_before_gets_remembered_deletions_once_it_is_refreshed(make_pair, what):
+    """As the manual says: the subscriber first, then the publisher, then the refresh."""
+    pair = make_pair()
+    for side in (pair.publisher, pair.subscriber):
+        side.execute(ACCT)
+    pair.publish(what)
+    pair.subscribe()
+    pair.subscriber.execute(REMEMBER)
+    pair.publisher.execute(REMEMBER)
+    delete = "INSERT INTO acct VALUES ({0}, 1); SELECT fenced_claim_json('acct', {0}, 42); SELECT fenced_delete('acct', {0}, 42)"
+    pair.publisher.execute(delete.format(1))
+    if what != "FOR ALL TABLES":
+        pair.publisher.execute("ALTER PUBLICATION app ADD TABLE acct_deletions")
+    pair.publisher.execute(delete.format(2))
+    pair.refresh()
+    pair.publisher.execute(delete.format(3))
+    eventually(lambda: pair.subscriber.execute(DELETED).fetchall(), [(1, 42), (2, 42), (3, 42)])
+    pair.take_over()
+    with pytest.raises(psycopg.Error, check=lambda error: error.sqlstate == "LF001"), pair.subscriber.transaction():
+        pair.subscriber.execute("SELECT fence_use(41)")
+        pair.subscriber.execute("INSERT INTO acct VALUES (1, 5, 41)")
