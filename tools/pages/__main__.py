@@ -31,7 +31,8 @@ extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = "Fencelock"
 html_copy_source = False
-suppress_warnings = ["toc.not_included"]
+# SQL with the commands of psql in it is shown as it is.
+suppress_warnings = ["toc.not_included", "misc.highlighting_failure"]
 myst_heading_anchors = 4
 """
 
