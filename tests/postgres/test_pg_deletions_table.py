@@ -135,7 +135,9 @@ def test_columns_that_are_altered_in_the_middle_of_a_transaction_are_seen(db, co
     db.execute(f"{TABLE}; {REMEMBER}; INSERT INTO acct VALUES (1, 5)")
     for _ in range(2):
         db.execute("SELECT fenced_upsert('acct', 1, 5, '{\"bal\": 1}'); SELECT fenced_delete('acct', 1, 5)")
-    db.execute("SELECT fenced_upsert('acct', 1, 5, '{\"bal\": 1}'); BEGIN; SELECT fenced_update('acct', 1, 5, '{\"bal\": 1}')")
+    db.execute("SELECT fenced_upsert('acct', 1, 5, '{\"bal\": 1}')")
+    db.execute("BEGIN")
+    db.execute("SELECT fenced_update('acct', 1, 5, '{\"bal\": 1}')")
     connect().execute("ALTER TABLE acct_deletions ALTER id TYPE numeric")
     refused = refusal(db, "SELECT fenced_delete('acct', 1, 5)")
     assert (refused.sqlstate, refused.diag.constraint_name) == ("55000", "deletions_of_another_key")
