@@ -2857,6 +2857,32 @@ SELECT
             )
         ORDER BY n.place
     ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT pg_catalog.concat('remembered: trigger ', pg_catalog.quote_ident(r.tgname::pg_catalog.text), ' names another table')
+        FROM remembering AS r
+        WHERE r.tgrelid OPERATOR(pg_catalog.=) c.oid
+            AND r.deletions::pg_catalog.oid OPERATOR(pg_catalog.<>) d.deletions
+        ORDER BY r.tgname
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT pg_catalog.concat('remembered: table ', d.deletions::pg_catalog.regclass, ' holds no deletions of the table')
+        WHERE d.deletions IS NOT NULL
+            AND NOT EXISTS (
+                SELECT
+                FROM pg_catalog.pg_constraint AS k
+                JOIN pg_catalog.pg_depend AS e
+                    ON e.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_constraint'::pg_catalog.regclass::pg_catalog.oid
+                    AND e.objid OPERATOR(pg_catalog.=) k.oid
+                WHERE k.conrelid OPERATOR(pg_catalog.=) d.deletions
+                    AND k.conname OPERATOR(pg_catalog.=) 'fence_protect_deletions'
+                    AND k.contype OPERATOR(pg_catalog.=) 'c'::pg_catalog."char"
+                    AND e.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass::pg_catalog.oid
+                    AND (
+                        e.refobjid OPERATOR(pg_catalog.=) c.oid
+                        OR e.refobjid OPERATOR(pg_catalog.=) ANY (
+                            ARRAY(SELECT p.relid::pg_catalog.oid FROM pg_catalog.pg_partition_ancestors(c.oid) AS p (relid))
+                        )
+                    )
+            )
+    ) OPERATOR(pg_catalog.||) ARRAY(
         SELECT pg_catalog.concat('remembered: table ', d.deletions::pg_catalog.regclass, ' does not belong to the owner of the table')
         FROM pg_catalog.pg_class AS o
         WHERE o.oid OPERATOR(pg_catalog.=) d.deletions

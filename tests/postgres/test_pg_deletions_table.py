@@ -418,6 +418,125 @@ def test_a_trigger_of_ones_own_reads_and_writes_no_table_of_another(db):
         db.execute("RESET ROLE; DROP OWNED BY mallory CASCADE; DROP ROLE mallory")
 
 
+@pytest.fixture
+def confused(db):
+    """A table whose owner has another of the columns of one for deletions, and mallory, who may make triggers on the first."""
+    db.execute(f"CREATE ROLE alice; CREATE ROLE mallory; GRANT ALL ON SCHEMA public TO alice, mallory; SET ROLE alice; {TABLE}; {REMEMBER}")
+    db.execute("""INSERT INTO acct VALUES (7); SELECT fenced_claim_json('acct', 7, 42); SELECT fenced_delete('acct', 7, 42);
+        CREATE TABLE balances (id int PRIMARY KEY, cents bigint NOT NULL, changed timestamptz NOT NULL DEFAULT now()); INSERT INTO balances VALUES (1, 123456);
+        GRANT SELECT, INSERT, UPDATE, DELETE, TRIGGER ON acct TO mallory; SET ROLE mallory""")
+    for event, row in (("DELETE", "OLD"), ("INSERT", "NEW")):
+        db.execute(f"""CREATE TRIGGER a{event} AFTER {event} ON acct FOR EACH ROW WHEN (fence_internals.has_key('balances'::regclass, {row}.fence, {row}.id))
+            EXECUTE FUNCTION fence_internals.remember()""")
+    yield db
+    db.execute("RESET ROLE; DROP OWNED BY alice, mallory CASCADE; DROP ROLE alice, mallory")
+
+
+def balances(db):
+    db.execute("RESET ROLE")
+    return db.execute("SELECT id, cents FROM balances").fetchall()
+
+
+def test_a_trigger_that_names_another_table_of_the_owner_reads_and_writes_nothing(confused):
+    for statement in ["INSERT INTO acct VALUES (1, 0, 0)", "INSERT INTO acct VALUES (77, 0, 5)", "SELECT fenced_upsert('acct', 1, 5, '{\"bal\": 1}')"]:
+        refused = refusal(confused, statement)
+        assert (refused.sqlstate, refused.diag.constraint_name) == ("55000", "deletions_of_another_table")
+        assert refused.diag.message_primary == 'table "balances" does not hold the deletions of table "acct"'
+        assert "123456" not in str(refused.diag.message_detail)
+    assert balances(confused) == [(1, 123456)]
+
+
+@pytest.mark.parametrize("role", ["alice", "postgres"])
+def test_such_a_table_is_neither_forgotten_nor_taken_over_nor_dropped(confused, role):
+    confused.execute(f"SET ROLE {role}")
+    assert confused.execute("SELECT fence_forget_deletions('acct', interval '0')").fetchone() == (1,)
+    confused.execute("INSERT INTO acct_deletions VALUES (7, 42); SELECT fence_protect('acct')")
+    assert confused.execute(SHOWN).fetchall() == [("acct", "remembered", "acct_deletions", [])]
+    assert under(confused, 41, "INSERT INTO acct VALUES (7, 1, 41)") == "LF001"
+    confused.execute("SELECT fence_protect('acct', deletes => 'plain')")
+    assert balances(confused) == [(1, 123456)]
+    assert confused.execute("SELECT to_regclass('acct_deletions')").fetchone() == (None,)
+
+
+def test_the_view_shows_what_is_named_and_is_none(confused):
+    confused.execute("RESET ROLE")
+    names = [f'remembered: trigger {name} names another table' for name in ("adelete", "ainsert")]
+    assert confused.execute(SHOWN).fetchall() == [("acct", "remembered", "acct_deletions", names)]
+    confused.execute("SELECT fence_protect('acct'); ALTER TABLE acct_deletions DROP CONSTRAINT fence_protect_deletions")
+    assert confused.execute(SHOWN).fetchall()[0][3] == ["remembered: table acct_deletions holds no deletions of the table"]
+    assert refusal(confused, "INSERT INTO acct VALUES (7, 1, 41)").diag.constraint_name == "deletions_of_another_table"
+    confused.execute("SELECT fence_protect('acct')")
+    assert confused.execute(SHOWN).fetchall() == [("acct", "remembered", "acct_deletions", [])]
+    assert under(confused, 41, "INSERT INTO acct VALUES (7, 1, 41)") == "LF001"
+
+
+def test_plain_deletions_with_a_trigger_that_names_another_table(confused):
+    confused.execute("RESET ROLE; SELECT fence_unprotect('acct'); SET ROLE alice")
+    confused.execute("""CREATE TRIGGER a AFTER DELETE ON acct FOR EACH ROW WHEN (fence_internals.has_key('balances'::regclass, OLD.fence, OLD.id))
+        EXECUTE FUNCTION fence_internals.remember()""")
+    assert refusal(confused, "SELECT fence_forget_deletions('acct', interval '0')").diag.constraint_name == "deletions_of_another_table"
+    confused.execute("RESET ROLE; SELECT fence_protect('acct', deletes => 'plain')")
+    assert balances(confused) == [(1, 123456)]
+
+
+def test_a_table_of_somebody_else_is_not_dropped(db):
+    """A superuser calls it for the table of mallory, whose trigger names a table of alice."""
+    db.execute("CREATE ROLE alice; CREATE ROLE mallory; GRANT ALL ON SCHEMA public TO alice, mallory; SET ROLE alice")
+    db.execute("CREATE TABLE secret (id int PRIMARY KEY, cents bigint NOT NULL, changed timestamptz NOT NULL DEFAULT now()); SET ROLE mallory")
+    try:
+        db.execute(f"""{TABLE}; CREATE TRIGGER a AFTER DELETE ON acct FOR EACH ROW WHEN (fence_internals.has_key('secret'::regclass, OLD.fence, OLD.id))
+            EXECUTE FUNCTION fence_internals.remember(); RESET ROLE; SELECT fence_protect('acct', deletes => 'plain')""")
+        assert db.execute("SELECT to_regclass('secret')::text").fetchone() == ("secret",)
+    finally:
+        db.execute("RESET ROLE; DROP OWNED BY alice, mallory CASCADE; DROP ROLE alice, mallory")
+
+
+def test_a_partition_of_another_owner_names_no_other_table_of_the_roots_owner(db):
+    db.execute("CREATE ROLE alice; CREATE ROLE mallory; GRANT ALL ON SCHEMA public TO alice, mallory; SET ROLE alice")
+    try:
+        db.execute(f"""{PARTS}; CREATE TABLE balances (id int, r text, cents bigint NOT NULL, changed timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (id, r));
+            RESET ROLE; ALTER TABLE a OWNER TO mallory; SET ROLE mallory;
+            CREATE TRIGGER x AFTER INSERT ON a FOR EACH ROW WHEN (fence_internals.has_key('balances'::regclass, NEW.fence, NEW.id, NEW.r)) EXECUTE FUNCTION fence_internals.remember()""")
+        assert refusal(db, "INSERT INTO a VALUES (9, 'a', 0)").diag.constraint_name == "deletions_of_another_table"
+        db.execute("DROP TRIGGER x ON a; INSERT INTO a VALUES (9, 'a', 0)")
+        assert refusal(db, "SELECT fence_forget_deletions('a', interval '0')").diag.constraint_name == "deletions_of_another_owner"
+    finally:
+        db.execute("RESET ROLE; DROP OWNED BY alice, mallory CASCADE; DROP ROLE alice, mallory")
+
+
+def test_a_remembered_fence_is_shown_to_those_who_may_read_it(acct):
+    acct.execute("CREATE ROLE clerk; GRANT ALL ON acct TO clerk")
+    try:
+        for grant, shown in [("SELECT", False), ("GRANT SELECT ON acct_deletions TO clerk", True)]:
+            acct.execute(f"RESET ROLE; {grant}; SET ROLE clerk; BEGIN; SELECT fence_use(41)")
+            refused = refusal(acct, "INSERT INTO acct VALUES (7, 1, 41)")
+            acct.execute("ROLLBACK")
+            assert (refused.sqlstate, "42" in refused.diag.message_detail) == ("LF001", shown)
+    finally:
+        acct.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+def test_a_key_of_other_columns_is_not_read_as_the_old_one(acct):
+    acct.execute("ALTER TABLE acct DROP CONSTRAINT acct_pkey, ADD PRIMARY KEY (bal)")
+    for statement in [
+        """SELECT fenced_upsert('acct', 7, 41, '{"id": 99}')""",
+        "INSERT INTO acct VALUES (99, 7)",
+        "SELECT fence_protect('acct')",
+        REMEMBER,
+        "SELECT fence_forget_deletions('acct', interval '-1 day')",
+    ]:
+        assert (statement, outcome(acct, statement)) == (statement, "22023" if "forget" in statement else "55000")
+    assert acct.execute("SELECT id, fence FROM acct_deletions").fetchall() == [(7, 42)]
+    acct.execute(f"SELECT fence_protect('acct', deletes => 'plain'); {REMEMBER}")
+    assert acct.execute(SHOWN).fetchall() == [("acct", "remembered", "acct_deletions", [])]
+    assert acct.execute("""SELECT fenced_upsert('acct', 7, 41, '{"id": 99}')""").fetchone() == (True,)
+
+
+def test_a_key_of_other_columns_is_not_read_as_the_old_one_after_unprotect(acct):
+    acct.execute("SELECT fence_unprotect('acct'); ALTER TABLE acct DROP CONSTRAINT acct_pkey, ADD PRIMARY KEY (bal)")
+    assert refusal(acct, REMEMBER).diag.constraint_name == "deletions_of_another_key"
+
+
 def test_what_the_owner_makes_of_the_table_runs_with_the_owners_rights(db):
     db.execute("CREATE ROLE alice; GRANT ALL ON SCHEMA public TO alice; SET ROLE alice")
     try:

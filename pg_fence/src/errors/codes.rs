@@ -109,6 +109,7 @@ impl DeletionsProblem {
         match self {
             DeletionsProblem::NotRemembered => c"deletions_not_remembered",
             DeletionsProblem::Owner(_) => c"deletions_of_another_owner",
+            DeletionsProblem::OfAnother(_) => c"deletions_of_another_table",
             DeletionsProblem::Columns(_) => c"deletions_of_another_key",
         }
     }

@@ -198,6 +198,8 @@ pub(crate) enum DeletionsProblem {
     NotRemembered,
     /// This one belongs to another role.
     Owner(RelationName),
+    /// This one does not say that it holds the deletions of the table.
+    OfAnother(RelationName),
     /// This one has not the columns of the key.
     Columns(RelationName),
 }

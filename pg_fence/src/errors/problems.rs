@@ -69,6 +69,12 @@ impl DeletionsProblem {
             )
             .detail(text!["It remembers the deletions of that table, with the rights of its owner."])
             .hint(text!["ALTER TABLE ", &deletions.name, " OWNER TO the owner of ", &table.name, "."]),
+            DeletionsProblem::OfAnother(deletions) => Report::new(
+                "55000",
+                text!["table \"", &deletions.name, "\" does not hold the deletions of table \"", &table.name, "\""],
+            )
+            .detail(text!["A trigger names it that fence_protect() has not made, or its constraint fence_protect_deletions is gone."])
+            .hint(text!["Call fence_protect(), which makes the triggers as they should be."]),
             DeletionsProblem::Columns(deletions) => Report::new(
                 "55000",
                 text!["table \"", &deletions.name, "\" cannot remember the deletions of table \"", &table.name, "\""],

@@ -1,8 +1,9 @@
 //! The table of the deletions of a protected table: made, found, brought up to date, emptied by age and dropped.
 //!
 //! It lies in the schema of the protected table, belongs to its owner and is dropped with it. The conditions of the triggers
-//! name it, so a dump carries what it is of. Invariant: only a table of exactly the columns that are made here is taken for
-//! one.
+//! name it, and a constraint of its own names the protected table, so a dump carries both. Anybody who may make triggers can
+//! name any table in one; only the owner can give a table a constraint. Invariant: nothing is read from, written to or done to
+//! a table that does not say so itself that it holds the deletions of this one, or that does not belong to its owner.
 
 use crate::errors::{DeletionsProblem, Refused};
 use crate::protect::members::{self, Member, MemberKind};
@@ -11,6 +12,7 @@ use crate::server::catalog;
 use crate::server::declared;
 use crate::server::dependency;
 use crate::server::locks::{self, RelationLock};
+use crate::server::nodes::Tree;
 use crate::server::relation::OpenRelation;
 use crate::server::rights::AsOwner;
 use crate::server::spi::Connection;
@@ -23,6 +25,8 @@ use std::ffi::{CStr, CString};
 
 /// What its name ends in.
 const WORD: &CStr = c"deletions";
+/// The constraint that says whose deletions they are. It is true of every row.
+const MARK: &CStr = c"fence_protect_deletions";
 const COMMENT: &str =
     "Keys of rows that were deleted, each with the fence of the deletion. Written by fence_protect()''s triggers.";
 
@@ -32,22 +36,51 @@ pub(crate) struct Deletions {
     pub(crate) key: Vec<CString>,
 }
 
-/// The table of the deletions that the triggers of a table name, where these are as they should be.
+/// The table of the deletions that the triggers of a table name, perhaps one that is none.
 pub(crate) fn of(table: Oid) -> Option<Oid> {
     named(table).map(|named| named.deletions)
 }
 
 /// What the triggers of a table name that remember its deletions; of a partitioned table those on deletions, which its
-/// partitions follow.
+/// partitions follow. One that names a table of the deletions goes before others, which anybody with the right may have made.
 pub(crate) fn named(table: Oid) -> Option<Named> {
-    members::remembering_triggers(table).into_iter().find_map(|trigger| trigger.named)
+    let mut all: Vec<Named> =
+        members::remembering_triggers(table).into_iter().filter_map(|trigger| trigger.named).collect();
+    let first = all.iter().position(|named| check(named.deletions, table).is_ok()).unwrap_or(0);
+    (!all.is_empty()).then(|| all.swap_remove(first))
 }
 
-/// Whether a table belongs to the owner of this one, or of a partitioned table above it. Anybody can name a table in the
-/// condition of a trigger on one of their own.
-pub(crate) fn is_of(deletions: Oid, table: Oid) -> bool {
+/// Whether a table holds the deletions of this one, or of a partitioned table above it, and belongs to the owner of that.
+pub(crate) fn check(deletions: Oid, table: Oid) -> Result<(), DeletionsProblem> {
     let owner = catalog::owner_of(deletions);
-    [table].into_iter().chain(catalog::partition_ancestors(table)).any(|above| catalog::owner_of(above) == owner)
+    let mut above = [table].into_iter().chain(catalog::partition_ancestors(table));
+    if !above.clone().any(|above| catalog::owner_of(above) == owner) {
+        return Err(DeletionsProblem::Owner(catalog::relation_name(deletions)));
+    }
+    let said = said_of(deletions);
+    match above.find(|&above| said == Some(above)) {
+        Some(of) if catalog::owner_of(of) == owner => Ok(()),
+        Some(_) => Err(DeletionsProblem::Owner(catalog::relation_name(deletions))),
+        None => Err(DeletionsProblem::OfAnother(catalog::relation_name(deletions))),
+    }
+}
+
+/// The table whose deletions a table says that it holds.
+fn said_of(deletions: Oid) -> Option<Oid> {
+    let schema = catalog::internals()?;
+    let relation = OpenRelation::description(deletions)?;
+    let mut marks = relation.checks().filter(|check| check.name == MARK);
+    marks.find_map(|mark| {
+        let tree = Tree::read(mark.condition);
+        let (function, arguments) = tree.root().call()?;
+        let is_mark = catalog::is_function(function, schema, c"has_key");
+        is_mark.then(|| arguments.first()?.relation_constant()).flatten()
+    })
+}
+
+/// Whether these columns are the primary key of a table, in its order.
+pub(crate) fn is_key(table: &Table, columns: &[i16]) -> bool {
+    table.key.iter().map(|key| table.key_column(key).number).eq(columns.iter().copied())
 }
 
 /// Whether a table is as `make` makes it for a key of these types, which are no domains.
@@ -87,7 +120,11 @@ pub(crate) fn make(connection: &Connection, table: Oid) -> Result<Deletions, Ref
 
 /// Drops the table of the deletions of a table, if there is one and no trigger names it any more.
 pub(crate) fn drop(connection: &Connection, table: Oid, was: Option<Oid>) -> Result<(), Refused> {
-    let Some(deletions) = was.or(tied(connection, table)?) else { return Ok(()) };
+    let tied = tied(connection, table)?;
+    let is_its = |&found: &Oid| {
+        (tied == Some(found) || said_of(found) == Some(table)) && catalog::owner_of(found) == catalog::owner_of(table)
+    };
+    let Some(deletions) = [was, tied].into_iter().flatten().find(is_its) else { return Ok(()) };
     if key_types_of(deletions).is_none() || !is_free_for(connection, deletions, table)? {
         return Ok(());
     }
@@ -106,6 +143,9 @@ pub(crate) fn forget(table: Oid, older_than: Value) -> Result<i64, Refused> {
     let connection = Connection::open()?;
     let mut forgotten = 0;
     for (root, deletions) in all {
+        check(deletions, root)
+            .map_err(|problem| Refused::Deletions { table: catalog::relation_name(root), problem })?;
+        // The owner of a partition is not that of all deletions.
         if catalog::owner_of(deletions) != catalog::owner_of(root) {
             return Err(of_another_owner(root, deletions));
         }
@@ -138,15 +178,22 @@ pub(crate) fn is_root(member: &Member, target: Oid) -> bool {
 fn find(connection: &Connection, table: &Table) -> Result<Option<Oid>, Refused> {
     let types = key_types(table);
     let tied = tied(connection, table.oid)?;
-    for found in [of(table.oid), tied].into_iter().flatten() {
-        if !is_free_for(connection, found, table.oid)? {
+    let named = named(table.oid);
+    // Where no trigger says which columns are meant, their names do.
+    let is_of_key = |found| match named.as_ref().filter(|named| named.deletions == found) {
+        Some(named) => is_key(table, &named.key),
+        None => names_key(found, table),
+    };
+    for found in [tied, named.as_ref().map(|named| named.deletions)].into_iter().flatten() {
+        // Whoever may make triggers can name any table in one. What goes with this one was made here.
+        let is_its = tied == Some(found) || said_of(found) == Some(table.oid);
+        if !is_its || !is_free_for(connection, found, table.oid)? {
             continue;
         }
-        // Whoever may make triggers can name any table in one. What goes with this one was made here.
         if tied != Some(found) && catalog::owner_of(found) != catalog::owner_of(table.oid) {
             return Err(of_another_owner(table.oid, found));
         }
-        if !fits(found, &types) {
+        if !fits(found, &types) || !is_of_key(found) {
             let (name, problem) = (table.name.clone(), DeletionsProblem::Columns(catalog::relation_name(found)));
             return Err(Refused::Deletions { table: name, problem });
         }
@@ -187,6 +234,14 @@ pub(crate) fn key_types(table: &Table) -> Vec<Oid> {
     table.key.iter().map(|key| table.key_column(key).base_type).collect()
 }
 
+fn names_key(deletions: Oid, table: &Table) -> bool {
+    let relation = OpenRelation::open(deletions, RelationLock::Reads);
+    let names = relation.map_or_else(Vec::new, |open| {
+        open.columns().map(|column| catalog::name(&column.form.attname)).take(table.key.len()).collect()
+    });
+    table.key.iter().map(|key| &table.key_column(key).name).eq(&names)
+}
+
 fn create(connection: &Connection, table: &Table) -> Result<Oid, Refused> {
     let schema = catalog::schema_of(table.oid);
     let name = catalog::derived_name(&table.name.name, WORD, Some(schema));
@@ -204,10 +259,12 @@ fn create(connection: &Connection, table: &Table) -> Result<Oid, Refused> {
         c_string(name)
     };
     let (fence, time) = (free("fence"), free("deleted_at"));
+    let fence_name = fence.clone();
     let fence = text![Identifier(&fence), " pg_catalog.int8 NOT NULL"];
     let time = text![Identifier(&time), " pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()"];
     let key = text!["PRIMARY KEY (", joined(keys().map(|column| text![Identifier(&column.name)]), ", "), ")"];
-    let parts = joined(columns.chain([fence, time, key]), ", ");
+    let names = [fence_name].into_iter().chain(keys().map(|column| column.name.clone()));
+    let parts = joined(columns.chain([fence, time, key, mark(table.oid, names)]), ", ");
     let durability = if catalog::persistence(table.oid) == pg_sys::RELPERSISTENCE_UNLOGGED { "UNLOGGED " } else { "" };
     run(connection, text!["CREATE ", durability, "TABLE ", &qualified[..], " (", parts, ") USING heap"])?;
     let deletions = catalog::relation_in(schema, &name).ok_or(Refused::NoRelation(table.oid))?;
@@ -220,9 +277,41 @@ fn create(connection: &Connection, table: &Table) -> Result<Oid, Refused> {
     Ok(deletions)
 }
 
+/// The constraint that says whose deletions they are, on the columns of the fence and the key.
+fn mark(table: Oid, columns: impl Iterator<Item = CString>) -> Vec<u8> {
+    let columns = joined(columns.map(|name| text![Identifier(&name)]), ", ");
+    text![
+        "CONSTRAINT ",
+        Identifier(MARK),
+        " CHECK (",
+        Identifier(catalog::INTERNALS),
+        ".has_key('",
+        table.to_u32(),
+        "'::pg_catalog.regclass, ",
+        columns,
+        "))"
+    ]
+}
+
+/// A table that lost the constraint, as with the extension, gets it again.
+fn follow_mark(connection: &Connection, table: Oid, deletions: Oid) -> Result<(), Refused> {
+    if said_of(deletions) == Some(table) {
+        return Ok(());
+    }
+    let mut columns: Vec<CString> = OpenRelation::open(deletions, RelationLock::Reads)
+        .map_or_else(Vec::new, |open| open.columns().map(|column| catalog::name(&column.form.attname)).collect());
+    columns.pop();
+    columns.rotate_right(1);
+    let (name, mark) = (Identifier(MARK), mark(table, columns.into_iter()));
+    let alter =
+        text!["ALTER TABLE ", declared::relation(deletions), " DROP CONSTRAINT IF EXISTS ", name, ", ADD ", mark];
+    run(connection, alter)
+}
+
 fn follow(connection: &Connection, table: &Table, deletions: Oid) -> Result<(), Refused> {
     locks::lock_relation(deletions, RelationLock::Triggers);
     follow_owner(connection, table, deletions)?;
+    follow_mark(connection, table.oid, deletions)?;
     let schema = catalog::schema_of(table.oid);
     let first = catalog::derived_name(&table.name.name, WORD, None);
     let is_derived = catalog::relation_name(deletions).name.as_bytes().starts_with(first.as_bytes());

@@ -14,7 +14,9 @@ use crate::row::key::Key;
 use crate::server::call::{Call, Reply};
 use crate::server::callbacks;
 use crate::server::catalog::{self, RelationName};
+use crate::server::locks::{self, RelationLock};
 use crate::server::operators;
+use crate::server::relation::OpenRelation;
 use crate::server::rights::{self, AsOwner};
 use crate::server::session::MainThread;
 use crate::server::trigger::{Command, EventRow, TriggerEvent};
@@ -141,10 +143,13 @@ pub(crate) fn recall(table: &Table, key: &Key) -> Result<Option<i64>, Refused> {
     }
     let found = TABLES.borrow().get(&table.oid.to_u32()).copied();
     let deletions = found.unwrap_or_else(|| {
-        let found = companion::of(table.oid);
-        let found = found.filter(|&deletions| {
-            companion::is_of(deletions, table.oid) && companion::fits(deletions, &companion::key_types(table))
+        // Where it is none, or one of another key, the trigger of the insert refuses.
+        let found = companion::named(table.oid).filter(|named| {
+            companion::check(named.deletions, table.oid).is_ok()
+                && companion::is_key(table, &named.key)
+                && companion::fits(named.deletions, &companion::key_types(table))
         });
+        let found = found.map(|named| named.deletions);
         let mut tables = TABLES.borrow_mut();
         if tables.len() >= MAX_KNOWN {
             tables.clear();
@@ -174,8 +179,9 @@ fn ask(event: &TriggerEvent, named: &Named, row: EventRow) -> Result<(), Refused
         return Ok(());
     }
     let key = memory.key(&values)?.text(&memory.table);
+    let fence = memory.fence().number;
     drop(memory);
-    let may_show = members::may_disclose(event.table(), named.fence);
+    let may_show = members::may_disclose(event.table(), named.fence) && members::may_disclose(named.deletions, fence);
     let stored = if may_show { Disclosed::Fence(remembered) } else { Disclosed::Hidden };
     let (table, key) = (event.table_name(), may_show.then_some(key));
     let refused = match verdict {
@@ -194,8 +200,14 @@ fn key(event: &TriggerEvent, named: &Named, row: EventRow) -> Option<Vec<Value>>
 
 /// What the trigger's condition names. Errors: it was altered, or names a table that cannot be that of the deletions.
 fn known(event: &TriggerEvent) -> Result<Rc<Known>, Refused> {
-    if let Some(known) = KNOWN.borrow().get(&event.trigger_oid().to_u32()) {
-        return Ok(known.clone());
+    let trigger = event.trigger_oid().to_u32();
+    let cached = || KNOWN.borrow().get(&trigger).cloned();
+    if let Some(known) = cached() {
+        // What has changed before the lock is read again.
+        locks::lock_relation(known.named.deletions, RelationLock::Writes);
+        if let Some(known) = cached() {
+            return Ok(known);
+        }
     }
     let table = event.table();
     let named = event.condition().and_then(|condition| remembering::read(condition, event.kind()));
@@ -203,14 +215,14 @@ fn known(event: &TriggerEvent) -> Result<Rc<Known>, Refused> {
         return Err(Refused::Unfenced { table: event.table_name(), write: UnfencedWrite::Altered("write") });
     };
     let above = catalog::partition_ancestors(table);
-    if !companion::is_of(named.deletions, table) {
-        let deletions = catalog::relation_name(named.deletions);
-        return Err(Refused::Deletions { table: event.table_name(), problem: DeletionsProblem::Owner(deletions) });
-    }
+    let refused = |problem| Refused::Deletions { table: event.table_name(), problem };
+    // Before the lock too, which nobody may take on a table of somebody else.
+    companion::check(named.deletions, table).map_err(refused)?;
+    locks::lock_relation(named.deletions, RelationLock::Writes);
+    companion::check(named.deletions, table).map_err(refused)?;
     let key_types = named.key.iter().map(|&column| event.column_type(column)).collect::<Vec<_>>();
-    if !companion::fits(named.deletions, &key_types) {
-        let deletions = catalog::relation_name(named.deletions);
-        return Err(Refused::Deletions { table: event.table_name(), problem: DeletionsProblem::Columns(deletions) });
+    if !companion::fits(named.deletions, &key_types) || !is_of_key(table, &named) {
+        return Err(refused(DeletionsProblem::Columns(catalog::relation_name(named.deletions))));
     }
     let relations = [table, named.deletions].into_iter().chain(above).collect();
     let known = Rc::new(Known { named, relations });
@@ -218,8 +230,14 @@ fn known(event: &TriggerEvent) -> Result<Rc<Known>, Refused> {
     if all.len() >= MAX_KNOWN {
         all.clear();
     }
-    all.insert(event.trigger_oid().to_u32(), known.clone());
+    all.insert(trigger, known.clone());
     Ok(known)
+}
+
+/// Whether the key is the primary key of the table, which may have lost it.
+fn is_of_key(table: Oid, named: &Named) -> bool {
+    let key = OpenRelation::open(table, RelationLock::None).and_then(|open| open.primary_key());
+    key.is_none_or(|key| key.columns.iter().map(|column| column.number).eq(named.key.iter().copied()))
 }
 
 /// The table of the deletions, and the rights of its owner as long as this lives.

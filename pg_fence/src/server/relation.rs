@@ -37,6 +37,13 @@ pub(crate) struct IndexColumn {
     pub(crate) operator_type: Oid,
 }
 
+/// A CHECK constraint of an open relation.
+pub(crate) struct Check<'r> {
+    pub(crate) name: &'r CStr,
+    /// As the text of a node tree.
+    pub(crate) condition: &'r CStr,
+}
+
 /// A trigger of an open relation.
 pub(crate) struct Trigger<'r>(&'r pg_sys::Trigger);
 
@@ -132,6 +139,19 @@ impl OpenRelation {
             unsafe { std::slice::from_raw_parts(all.triggers, usize::try_from(all.numtriggers).unwrap_or(0)) }
         });
         triggers.iter().map(Trigger)
+    }
+
+    pub(crate) fn checks(&self) -> impl Iterator<Item = Check<'_>> {
+        // SAFETY: the constraints of an open relation are none, or as many as it says; each has both texts where it is not
+        // null, and they live as long as the description of the relation.
+        unsafe {
+            let constraints = (*self.descriptor()).constr.as_ref();
+            let checks = constraints.filter(|all| !all.check.is_null() && all.num_check > 0);
+            let checks =
+                checks.map_or(&[][..], |all| std::slice::from_raw_parts(all.check, usize::from(all.num_check)));
+            let checks = checks.iter().filter(|check| !check.ccname.is_null() && !check.ccbin.is_null());
+            checks.map(|check| Check { name: CStr::from_ptr(check.ccname), condition: CStr::from_ptr(check.ccbin) })
+        }
     }
 
     /// Its primary key; `None` where it has none. The relation is locked, so its indexes stay.
