@@ -516,6 +516,17 @@ def test_a_remembered_fence_is_shown_to_those_who_may_read_it(acct):
         acct.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
 
 
+def test_who_may_not_insert_is_not_told_what_was_deleted(acct):
+    acct.execute("CREATE ROLE clerk; GRANT SELECT, UPDATE ON acct TO clerk")
+    try:
+        for grant, key, answer in [("SELECT", 7, "42501"), ("SELECT", 9, "42501"), ("GRANT INSERT (id, bal, fence) ON acct TO clerk", 7, False)]:
+            acct.execute(f"RESET ROLE; {grant}; SET ROLE clerk")
+            upsert = f"""SELECT fenced_upsert('acct', {key}, 41, '{{"bal": 1}}')"""
+            assert (key, acct.execute(upsert).fetchone()[0] if answer is False else outcome(acct, upsert)) == (key, answer)
+    finally:
+        acct.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
+
+
 def test_a_key_of_other_columns_is_not_read_as_the_old_one(acct):
     acct.execute("ALTER TABLE acct DROP CONSTRAINT acct_pkey, ADD PRIMARY KEY (bal)")
     for statement in [

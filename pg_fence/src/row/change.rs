@@ -13,6 +13,7 @@ use crate::row::insertion::Insertion;
 use crate::row::key::Key;
 use crate::row::patch::Patch;
 use crate::server::log;
+use crate::server::rights;
 use crate::server::rows::Rows;
 use crate::server::text::Bytes;
 use crate::server::types::Value;
@@ -207,7 +208,9 @@ impl Change<'_> {
         let (table, fence_column, owner, answer) = (self.table, self.fence_column, self.owner, self.answer);
         let key = self.key.to_insert(table)?;
         let fence = self.fence_number();
-        if let Some(remembered) = deletions::recall(table, &key)?
+        // Without the right, the insertion says so and nothing of deletions.
+        if rights::may_insert(table.oid, fence_column.number)
+            && let Some(remembered) = deletions::recall(table, &key)?
             && judge_insert(Some(remembered), Some(fence), iter::empty()) != InsertVerdict::Accepted
         {
             return Ok(Inserted::Stale { remembered });

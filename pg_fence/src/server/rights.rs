@@ -56,6 +56,17 @@ pub(crate) fn require_claiming(relation: Oid, column: i16) {
     }
 }
 
+/// Whether the current role may insert this column, as each INSERT of it needs.
+pub(crate) fn may_insert(relation: Oid, column: i16) -> bool {
+    // SAFETY: it reads the catalog alone.
+    unsafe {
+        let (role, insert) = (current_user(), pg_sys::ACL_INSERT as pg_sys::AclMode);
+        let is_ok = |result| result == pg_sys::AclResult::ACLCHECK_OK;
+        is_ok(pg_sys::pg_class_aclcheck(relation, role, insert))
+            || is_ok(pg_sys::pg_attribute_aclcheck(relation, column, role, insert))
+    }
+}
+
 /// Raises the server's error unless the caller may make triggers on a table.
 pub(crate) fn require_trigger_right(relation: Oid) {
     // SAFETY: it reads the catalog, and raises an error or does nothing.
