@@ -2902,6 +2902,35 @@ SELECT
                     AND i.indisprimary
                     AND r.key OPERATOR(pg_catalog.=) pg_catalog.array_to_string((i.indkey::smallint[])[0:i.indnkeyatts - 1], ' ')
             )
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        SELECT pg_catalog.concat('remembered: table ', d.deletions::pg_catalog.regclass, ' is emptied by a crash, which the table is not')
+        FROM pg_catalog.pg_class AS o
+        WHERE o.oid OPERATOR(pg_catalog.=) d.deletions
+            AND c.relpersistence OPERATOR(pg_catalog.=) 'p'::pg_catalog."char"
+            AND o.relpersistence OPERATOR(pg_catalog.<>) 'p'::pg_catalog."char"
+    ) OPERATOR(pg_catalog.||) ARRAY(
+        -- The one that calls keep by its name. A domain has the output function of the type that it is over.
+        SELECT pg_catalog.concat('no trigger asks for the owner in column ', pg_catalog.quote_ident(u.attname::pg_catalog.text))
+        FROM pg_catalog.pg_attribute AS u
+        JOIN pg_catalog.pg_type AS t ON t.oid OPERATOR(pg_catalog.=) u.atttypid
+        WHERE u.attrelid OPERATOR(pg_catalog.=) c.oid
+            AND u.attname::pg_catalog.text
+                OPERATOR(pg_catalog.=) (a.attname::pg_catalog.text OPERATOR(pg_catalog.||) '_owner'::pg_catalog.text)
+            AND f.owner_attnum IS NULL
+            AND t.typoutput::pg_catalog.oid OPERATOR(pg_catalog.=) ANY (
+                ARRAY[
+                    'pg_catalog.textout(text)'::pg_catalog.regprocedure::pg_catalog.oid,
+                    'pg_catalog.varcharout(varchar)'::pg_catalog.regprocedure::pg_catalog.oid
+                ]
+            )
+            AND u.attgenerated OPERATOR(pg_catalog.=) ''::pg_catalog."char"
+            AND NOT EXISTS (
+                SELECT
+                FROM pg_catalog.pg_index AS i
+                WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid
+                    AND i.indisprimary
+                    AND u.attnum OPERATOR(pg_catalog.=) ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1])
+            )
     ) OPERATOR(pg_catalog.||) CASE
         WHEN NOT a.attnotnull THEN ARRAY['the fence column can be null'::pg_catalog.text]
         ELSE ARRAY[]::pg_catalog.text[]

@@ -259,7 +259,10 @@ def test_unlogged_and_temporary_tables(db, kind, letter):
     db.execute("SELECT fenced_claim_json('acct', 7, 42); SELECT fenced_delete('acct', 7, 42)")
     assert under(db, 41, "INSERT INTO acct VALUES (7, 1, 41)") == "LF001"
     if kind == "UNLOGGED":
-        db.execute(f"ALTER TABLE acct SET LOGGED; {REMEMBER}")
+        db.execute("ALTER TABLE acct SET LOGGED")
+        assert db.execute(SHOWN).fetchall() == [("acct", "remembered", "acct_deletions", ["remembered: table acct_deletions is emptied by a crash, which the table is not"])]
+        db.execute(REMEMBER)
+        assert db.execute(SHOWN).fetchall() == [("acct", "remembered", "acct_deletions", [])]
         assert db.execute(PERSISTENCE).fetchall() == [("p",)] * 2
         db.execute(f"ALTER TABLE acct SET UNLOGGED; {REMEMBER}")
         assert db.execute(PERSISTENCE).fetchall() == [("u",)] * 2

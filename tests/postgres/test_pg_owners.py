@@ -488,6 +488,28 @@ def test_the_triggers_name_the_column_of_the_owner(acct):
     assert acct.execute(shown).fetchall() == [("fence", None, [])]
 
 
+@pytest.mark.parametrize(
+    "column, is_one",
+    [
+        ("fence_owner text", True),
+        ("fence_owner varchar(9) NOT NULL DEFAULT ''", True),
+        ("fence_owner whose", True),
+        ("fence_owner char(9)", False),
+        ("fence_owner int", False),
+        ("fence_owner text GENERATED ALWAYS AS ('a') STORED", False),
+        ("fence_owner text DEFAULT 'a', DROP CONSTRAINT acct_pkey, ADD PRIMARY KEY (id, fence_owner)", False),
+        ("holder text", False),
+    ],
+)
+def test_an_owner_column_that_no_trigger_asks_is_listed(acct, column, is_one):
+    """Calls that name no column keep owners there; plain SQL of another owner passes."""
+    shown = "SELECT owner_column, open_by FROM fence_protected"
+    acct.execute(f"CREATE DOMAIN who AS varchar(40); CREATE DOMAIN whose AS who; ALTER TABLE acct DROP fence_owner; SELECT fence_protect('acct'); ALTER TABLE acct ADD {column}")
+    assert acct.execute(shown).fetchall() == [(None, ["no trigger asks for the owner in column fence_owner"] if is_one else [])]
+    acct.execute("SELECT fence_protect('acct')")
+    assert acct.execute(shown).fetchall() == [("fence_owner" if is_one else None, [])]
+
+
 @pytest.mark.parametrize("kind", ["varchar", "varchar(600)", "who", "text COLLATE \"C\""])
 def test_an_owner_column_of_any_type_is_recognised(acct, kind):
     acct.execute(f"CREATE DOMAIN who AS varchar(40); ALTER TABLE acct ALTER fence_owner TYPE {kind}; SELECT fence_protect('acct')")
