@@ -610,3 +610,10 @@ def test_a_declared_owner_ends_with_its_savepoint_and_its_transaction(protected)
     for bad, sqlstate in [("NULL", "22004"), ("''", "22023"), ("repeat('x', 513)", "22023")]:
         assert refusal(protected, f"BEGIN; SELECT fence_use(33, {bad})").sqlstate == sqlstate
         protected.execute("ROLLBACK")
+
+
+def test_a_remembered_deletion_knows_no_owner(acct):
+    """As the manual says: at an equal fence the second owner inserts again what the first has deleted."""
+    acct.execute("SELECT fence_protect('acct', deletes => 'remembered'); SELECT fenced_delete('acct', 1, 33, 'fence', 'a')")
+    assert plain(acct, "INSERT INTO acct VALUES (1, 32, 'b', 0)", (32, "b")) == "insert_stale"
+    assert plain(acct, "INSERT INTO acct VALUES (1, 33, 'b', 0)", (33, "b")) == 1
