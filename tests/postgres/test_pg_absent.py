@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+from majors import others_in_long_runs
 from seeds import seed
 
 from refusals import outcome, refusal
@@ -300,6 +301,7 @@ VIOLATIONS = {
 }
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("columns", VIOLATIONS)
 @pytest.mark.parametrize("which", BOTH)
 def test_a_violation_of_another_constraint_arrives_as_the_server_raises_it(db, which, columns):
@@ -522,6 +524,7 @@ def test_a_trigger_that_drops_it_once_is_tried_again(table, which):
 LEFT = {"0": "fence 0", "NULL": "fence null", "6": "fence 6", "4": "fence 4"}
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("left", LEFT)
 @pytest.mark.parametrize("which", BOTH)
 def test_a_trigger_that_changes_the_fence_of_the_new_row_is_caught(table, which, left):
@@ -539,6 +542,7 @@ def test_a_trigger_that_changes_the_fence_of_the_new_row_is_caught(table, which,
     assert everything(table, "t") == []
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("body", ["NEW.id := 77;", "NEW.id := 77; NEW.fence := 0;", "NEW.id := -NEW.id;"])
 @pytest.mark.parametrize("which", BOTH)
 def test_a_trigger_that_changes_the_key_of_the_new_row_is_caught(table, which, body):
@@ -600,6 +604,7 @@ SLY = {
 }
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("timing", ["BEFORE INSERT", "AFTER INSERT"])
 @pytest.mark.parametrize("what", SLY)
 @pytest.mark.parametrize("which", BOTH)

@@ -6,6 +6,7 @@ import threading
 import psycopg
 import pytest
 
+from majors import others_in_long_runs
 import seeds
 from harness import eventually
 from refusals import outcome, refusal
@@ -274,6 +275,7 @@ def start(connection, statement):
     return answer
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
 @pytest.mark.parametrize("deletion", ["DELETE FROM acct WHERE id = 8", "UPDATE acct SET id = 9 WHERE id = 8", "SELECT fenced_delete('acct', 8, 42)"])

@@ -6,6 +6,7 @@ import subprocess
 import psycopg
 import pytest
 
+from majors import others_in_long_runs
 from harness import eventually
 from refusals import outcome, refusal
 
@@ -61,6 +62,7 @@ KEYS = {
 }
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_every_type_is_remembered(db, key):
     literal, stored = KEYS[key]

@@ -4,6 +4,7 @@ import threading
 
 import psycopg
 import pytest
+from majors import others_in_long_runs
 
 CLAIM = "SELECT fence FROM fenced_claim(NULL::acct, %s, %s)"
 UPDATE = "SELECT fenced_update('acct', %s, %s, '{\"bal\": 11}')"
@@ -405,6 +406,7 @@ def test_a_claim_in_an_open_transaction_is_no_claim_for_others_until_it_commits(
     assert Other(two, CLAIM, (1, 5)).ended() == [(5,)]
 
 
+@others_in_long_runs
 @pytest.mark.parametrize(
     "call",
     [

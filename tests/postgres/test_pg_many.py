@@ -6,6 +6,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from majors import others_in_long_runs
 from refusals import refusal
 
 PATCH = {"bal": 99}
@@ -64,6 +65,7 @@ def test_each_key_has_its_fence_and_its_patch(acct):
     assert stored(acct)[:3] == [(1, 5, None), (2, 5, 20), (3, 7, 1)]
 
 
+@others_in_long_runs
 @pytest.mark.parametrize(
     "keys",
     ["ARRAY[2, 1]", "ARRAY[2, 1]::bigint[]", "ARRAY[2, 1]::smallint[]", "ARRAY[2.0, 1]", "ARRAY['2', '1']", "'{2,1}'", "'[2, 1]'", "'[2, 1]'::jsonb", "'[{\"id\": 2}, {\"id\": 1}]'::jsonb", "'[2, \"1\"]'::jsonb", "'[5:6]={2,1}'"],
@@ -308,6 +310,7 @@ VALUES = {
 }
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("type_name", VALUES)
 @pytest.mark.parametrize("one", [True, False], ids=["one patch", "a patch for each"])
 def test_values_of_each_type_are_those_of_the_single_call(db, type_name, one):
@@ -331,6 +334,7 @@ KEY_TYPES = {
 }
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("type_name", KEY_TYPES)
 def test_keys_of_each_type(db, type_name):
     """Untyped, as the elements of a JSON array."""

@@ -6,6 +6,7 @@ import random
 import psycopg
 import pytest
 
+from majors import others_in_long_runs
 from seeds import seed
 
 COLUMNS = {"v": lambda by: by.choice([None, by.randrange(100)]), "s": lambda by: by.choice([None, "", "x", "null"]), "a": lambda by: by.choice([None, [], [1, 2]])}
@@ -47,6 +48,7 @@ def one_by_one(db, verb, keys, fences, patches, owner):
     return [verdicts[n] for n in range(len(keys))]
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("key", KEYS)
 def test_random_calls_on_many_rows_are_the_single_calls(db, kind, key):

@@ -3,6 +3,7 @@
 import pytest
 from psycopg.types.json import Jsonb
 
+from majors import others_in_long_runs
 from refusals import outcome, refusal
 
 UPDATE = "SELECT ordinal, verdict, stored_fence FROM fenced_update_many('acct', %s, %s, %s)"
@@ -59,6 +60,7 @@ WHEN = {
 }
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("write", WRITES)
 def test_a_trigger_inside_writes_nothing_with_the_passes_of_the_call(acct, when, write):

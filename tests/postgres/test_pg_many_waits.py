@@ -5,6 +5,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from majors import others_in_long_runs
 from refusals import refusal
 from test_pg_isolation import Other
 
@@ -22,6 +23,7 @@ def acct(db):
     return db
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("call", ["update", "write", "delete"])
 @pytest.mark.parametrize("kind", ["plain", "partitioned", "grown since"])
 def test_two_calls_in_opposite_orders_never_wait_in_a_circle(acct, connect, eventually, call, kind):
@@ -65,6 +67,7 @@ CHANGES = {
 CALLS = {"update": (UPDATE, [Jsonb({"bal": 1})]), "write": (WRITE, [Jsonb({"bal": 1})]), "delete": (DELETE, [])}
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])

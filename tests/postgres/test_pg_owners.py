@@ -4,6 +4,7 @@ import random
 
 import psycopg
 import pytest
+from majors import others_in_long_runs
 from seeds import seed
 
 from refusals import refusal
@@ -65,6 +66,7 @@ def fold(db, name):
         return False
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("owner", ["'b'", "'A'", "'a '", "'a'::text || chr(769)", None])
 def test_an_equal_fence_of_another_owner_is_refused_and_changes_nothing(acct, name, owner):
@@ -97,6 +99,7 @@ def test_a_newer_fence_takes_the_row_whoever_had_it_and_an_older_one_is_stale(ac
         assert everything(acct) == [(1, 33, "a", 0)]
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("nobody, null", [("NULL", "DROP"), ("''", "DROP"), ("''", "SET")])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_fence_of_nobody_is_anybodys_and_the_first_stamp_says_whose(acct, name, nobody, null):
@@ -269,6 +272,7 @@ def test_the_second_of_two_inserters_with_one_fence_waits_and_is_refused(acct, c
     assert everything(acct)[1:] == [(2, 33, "a", 1)]
 
 
+@others_in_long_runs
 @pytest.mark.parametrize("change", ["lower(NEW.fence_owner)", "OLD.fence_owner", "NULL"])
 @pytest.mark.parametrize("name", STAMPING)
 def test_an_owner_that_a_trigger_changes_is_refused(acct, name, change):
