@@ -7,7 +7,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 HARNESS := PYTHONPATH=tools python3 -m
 CARGO := cargo
 # Tests wait more than they compute.
-WORKERS := -n 4
+WORKERS := -n 6
 # pgrx 0.19 declares rustc 1.96 and builds on 1.95.
 FLAGS := --locked --ignore-rust-version
 
