@@ -275,8 +275,8 @@ pub enum Denied {
 pub enum Lost {
     /// Nothing is stored: released, removed, or never granted.
     Gone,
-    /// It was the caller's and has expired.
-    Expired,
+    /// It was the caller's, with this fence, and has expired.
+    Expired(Fence),
     /// The stored hold is another acquisition.
     Another,
 }
@@ -335,7 +335,7 @@ fn live_hold(current: Option<Hold>, caller: Caller, now_us: u64) -> Result<Lease
         return Err(Lost::Another);
     }
     if !hold.lease.is_live(now_us) {
-        return Err(Lost::Expired);
+        return Err(Lost::Expired(hold.lease.fence));
     }
     Ok(hold.lease)
 }

@@ -71,7 +71,7 @@ pub(crate) fn fencelock_release(call: &Call) -> Result<Reply, Refused> {
 /// Whether the caller has held the lock, as far as what is stored shows it: its lease has expired, or its fence is older.
 fn is_late(lost: Lost, hold: Option<Hold>, caller: Caller) -> bool {
     let is_older = |hold: Hold| caller.fence.is_some_and(|fence| fence < hold.lease.fence);
-    lost == Lost::Expired || (lost == Lost::Another && hold.is_some_and(is_older))
+    matches!(lost, Lost::Expired(_)) || (lost == Lost::Another && hold.is_some_and(is_older))
 }
 
 /// A lock that nobody else can change as long as the transaction runs.

@@ -125,7 +125,7 @@ fn an_extension_replaces_what_was_left_and_keeps_the_fence() {
 #[test]
 fn extend_after_the_deadline_is_refused() {
     let lease = granted(ttl(10));
-    assert_eq!(extend(by_a(lease), A, to(10), 10 * MS), Err(Lost::Expired));
+    assert_eq!(extend(by_a(lease), A, to(10), 10 * MS), Err(Lost::Expired(lease.fence)));
     assert_eq!(extend(None, A, to(10), 1), Err(Lost::Gone));
 }
 
@@ -137,7 +137,7 @@ fn an_extension_that_may_only_lengthen_keeps_a_lease_that_is_as_long() {
         assert_eq!(extend(by_a(lease), A, longer(ms), 50 * MS), Ok(Extended::Kept(lease)));
     }
     assert_eq!(moved(extend(by_a(lease), A, longer(51), 50 * MS)).deadline_us, 101 * MS);
-    assert_eq!(extend(by_a(lease), A, longer(51), 100 * MS), Err(Lost::Expired));
+    assert_eq!(extend(by_a(lease), A, longer(51), 100 * MS), Err(Lost::Expired(lease.fence)));
     assert_eq!(extend(by_a(lease), B, longer(51), 50 * MS), Err(Lost::Another));
     let bounded = granted(Terms { max_hold: Some(Millis(30)), ..ttl(100) });
     assert_eq!(extend(by_a(bounded), A, longer(100), 29 * MS), Ok(Extended::Kept(bounded)));
@@ -175,8 +175,8 @@ fn in_the_delay_nobody_gets_extends_or_releases_the_lock() {
     assert_eq!(lease.state(15 * MS), State::Delay);
     let retry = Request { retry: true, ..by(b"a", terms) };
     assert_eq!(acquire(by_a(lease), false, retry, &mut issuer, at(15 * MS)), Err(Denied::Delayed));
-    assert_eq!(extend(by_a(lease), A, to(10), 15 * MS), Err(Lost::Expired));
-    assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::Expired));
+    assert_eq!(extend(by_a(lease), A, to(10), 15 * MS), Err(Lost::Expired(lease.fence)));
+    assert_eq!(release(by_a(lease), A, 15 * MS), Err(Lost::Expired(lease.fence)));
     assert!(acquire(by_a(lease), false, retry, &mut issuer, at(30 * MS)).is_ok());
 }
 

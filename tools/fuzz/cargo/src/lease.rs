@@ -174,7 +174,9 @@ impl Test {
             Some(account) if account.owner != owner || fence.is_some_and(|fence| fence.get() != account.fence) => {
                 Some(Lost::Another)
             }
-            Some(account) => (account.ends_us <= self.now()).then_some(Lost::Expired),
+            Some(account) => {
+                (account.ends_us <= self.now()).then(|| Lost::Expired(Fence::new(account.fence).expect("a fence")))
+            }
         }
     }
 
