@@ -9,6 +9,7 @@ from bench import __main__ as bench
 from bench import charts, report
 from bench.redis_works import Kept
 from bench.works import Work, measure
+from harness import places
 
 
 def work(ours, peer, **how):
@@ -113,7 +114,9 @@ def kept(part):
 def test_each_chart_answers_its_question_with_a_dozen_bars_at_most(tmp_path, part, chart):
     bars = charts.values(chart, kept(part))
     assert len(bars) == len(chart.bars) <= 12
-    assert any(whose == charts.OURS for _, whose, _ in bars)
+    assert any(whose == charts.OURS for _, _, whose, _ in bars)
+    # More does not fit into the picture.
+    assert len(chart.question) <= 60 and all(len(label) <= 38 for _, label, _, _ in bars)
     charts.write(tmp_path, part, kept(part))
     assert (tmp_path / f"{chart.name}.svg").read_text() == (charts.HERE / f"{chart.name}.svg").read_text()
     assert f"({chart.name}.svg)" in (charts.HERE / "RESULTS.md").read_text()
@@ -123,6 +126,16 @@ def test_a_bar_of_a_peer_is_made_of_two_ratios_of_ours():
     def ratio(name, value):
         return {**record(value, "CPU"), "name": name}
 
-    chart = charts.Chart("c", "?", "line", "CPU", (charts.Bar("ours", charts.OURS, "a"), charts.Bar("peer", charts.PEER, "a", "b")))
-    assert charts.values(chart, [ratio("a", 1.2), ratio("b", 0.4)]) == [("ours", "ours", 1.2), ("peer", "peer", pytest.approx(3.0))]
+    bars = (charts.Bar("g", "ours", charts.OURS, "a"), charts.Bar("g", "line", charts.PEER, None), charts.Bar("g", "peer", charts.PEER, "a", "b"))
+    chart = charts.Chart("c", "?", "line", "CPU", bars)
+    expected = [("g", "ours", "ours", 1.2), ("g", "line", "peer", 1.0), ("g", "peer", "peer", pytest.approx(3.0))]
+    assert charts.values(chart, [ratio("a", 1.2), ratio("b", 0.4)]) == expected
     assert charts.values(chart, [ratio("b", 0.4)]) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md", "pg_fence/README.md"])
+def test_the_cost_of_claim_and_update_in_the_texts_is_the_measured_one(page):
+    name = "claim + update against hand-written prepared statements, PostgreSQL 18"
+    (measured,) = [work["ratio"] for work in kept("postgres") if work["name"] == name and work["unit"] == "instructions"]
+    text = " ".join((places.ROOT / page).read_text().split())
+    assert re.search(rf"{measured:.2f} (times the )?instructions", text)
