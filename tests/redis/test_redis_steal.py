@@ -238,6 +238,33 @@ def test_a_replica_and_an_append_only_file_have_the_thief(node):
     assert steal(primary, "k", "E") > fence
 
 
+@pytest.mark.parametrize("way", ["from its file", "as a new primary"])
+def test_a_server_that_takes_over_a_delay_counts_no_second_end(node, way):
+    """The hold was stolen, or it has expired and that was counted: there is nothing to count or to publish again."""
+    server, client = node(appendonly="yes", appendfsync="always")
+    acquire(client, "stolen", "A", LONG_MS, "DELAY", LONG_MS)
+    assert steal(client, "stolen", "B") is None
+    acquire(client, "expired", "A", 20, "DELAY", LONG_MS)
+    eventually(lambda: ran_out(client), 1)
+    if way == "from its file":
+        server.restart()
+    else:
+        primary, (server, client) = client, node(of=server)
+        wait_until_equal(primary, client)
+        promote(client)
+    # Leases are ended in the order of their deadlines.
+    acquire(client, "later", "A", 20)
+    eventually(lambda: inspect(client, "later"), None)
+    eventually(lambda: client.exists("later"), 0)
+    assert ran_out(client) == 1
+    assert [inspect(client, key).state for key in ("stolen", "expired")] == [b"delay", b"delay"]
+
+
+def ran_out(client):
+    told = client.execute_command("FENCELOCK.STATS")
+    return dict(zip(told[::2], told[1::2], strict=True))[b"ran-out"]
+
+
 def test_a_user_without_dangerous_commands_steals_nothing(make_redis):
     """From Redis 7.2 and Valkey 8 on; on Redis 7.0 commands of modules are in no category."""
     kind, version = server_version()
