@@ -11,6 +11,9 @@ use std::ptr::NonNull;
 
 use fence::wheel::NODES_MAX;
 
+#[cfg(feature = "poison")]
+pub(in crate::lock) mod poison;
+
 /// Bytes of a page: a size class of the server's allocator.
 const PAGE: usize = 8_192;
 /// Sizes are multiples of this, and so are all addresses.
@@ -160,6 +163,8 @@ impl Pool {
                 (std::mem::replace(&mut page.free, at.cast().read()), at)
             }
         };
+        #[cfg(feature = "poison")]
+        poison::unpoison(at, page.size());
         if page.is_full() {
             self.close(number, class);
         }
@@ -181,6 +186,8 @@ impl Pool {
         let class = class_of(page.size());
         // SAFETY: the cell was given out and has the size of a GRAIN at least; nobody uses it any more.
         unsafe { at.cast().write(page.free) };
+        #[cfg(feature = "poison")]
+        poison::poison(at, page.size());
         page.free = (cell as usize % CELLS_MAX) as u16;
         page.used -= 1;
         let (is_empty, is_open) = (page.used == 0, page.is_open);
@@ -265,6 +272,8 @@ impl Pool {
         let page = &mut self.pages[number as usize];
         self.bytes -= page.bytes();
         if let Some(start) = page.start.take() {
+            #[cfg(feature = "poison")]
+            poison::unpoison(start, page.bytes());
             // SAFETY: `add_page` allocated it with this layout, and nothing in it is used any more.
             unsafe { alloc::dealloc(start.as_ptr(), page.layout()) }
         }

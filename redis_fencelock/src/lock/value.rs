@@ -57,6 +57,8 @@ struct Header {
 
 const TAIL: usize = offset_of!(Header, marks) + 1;
 const TERMS: usize = 2 * size_of::<u64>();
+#[cfg(feature = "poison")]
+const _: () = assert!(offset_of!(Header, marks) / 8 * 8 == crate::lock::pool::poison::MARKS);
 
 /// A handle of a stored lock, for one of its users: see the marks. What it lends ends with it; who has its mark cleared
 /// gives it up.
