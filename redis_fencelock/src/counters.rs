@@ -49,12 +49,17 @@ pub(crate) fn count_for(lock: LockName, count: Count) {
 /// Remembers a hold that has expired, and counts that.
 pub(crate) fn count_expired(lock: LockName, owner: &[u8], fence: Fence) {
     count_for(lock, Count::RanOut);
-    STATS.lost.borrow_mut().note(lock, owner, fence);
+    note_lost(lock, owner, fence);
 }
 
 /// Remembers a hold that somebody took the lock from, and counts that.
 pub(crate) fn count_stolen(lock: LockName, owner: &[u8], fence: Fence) {
     count(Count::Steals);
+    note_lost(lock, owner, fence);
+}
+
+/// Remembers a hold that its holder lost.
+pub(crate) fn note_lost(lock: LockName, owner: &[u8], fence: Fence) {
     STATS.lost.borrow_mut().note(lock, owner, fence);
 }
 

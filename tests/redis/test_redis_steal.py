@@ -245,7 +245,7 @@ def test_a_server_that_takes_over_a_delay_counts_no_second_end(node, way):
     acquire(client, "stolen", "A", LONG_MS, "DELAY", LONG_MS)
     assert steal(client, "stolen", "B") is None
     acquire(client, "expired", "A", 20, "DELAY", LONG_MS)
-    eventually(lambda: ran_out(client), 1)
+    eventually(lambda: count(client, "ran-out"), 1)
     if way == "from its file":
         server.restart()
     else:
@@ -256,13 +256,17 @@ def test_a_server_that_takes_over_a_delay_counts_no_second_end(node, way):
     acquire(client, "later", "A", 20)
     eventually(lambda: inspect(client, "later"), None)
     eventually(lambda: client.exists("later"), 0)
-    assert ran_out(client) == 1
-    assert [inspect(client, key).state for key in ("stolen", "expired")] == [b"delay", b"delay"]
+    assert count(client, "ran-out") == 1
+    for key in ("stolen", "expired"):
+        assert inspect(client, key).state == b"delay"
+        # A release is late once for each hold.
+        assert (release(client, key, "A"), release(client, key, "A")) == (0, 0)
+    assert [count(client, name) for name in ("late-releases", "unknown-releases")] == [2, 2]
 
 
-def ran_out(client):
+def count(client, name):
     told = client.execute_command("FENCELOCK.STATS")
-    return dict(zip(told[::2], told[1::2], strict=True))[b"ran-out"]
+    return dict(zip(told[::2], told[1::2], strict=True))[name.encode()]
 
 
 def test_a_user_without_dangerous_commands_steals_nothing(make_redis):

@@ -93,10 +93,6 @@ fn store(record: &Record, route: Route, lock: LockName) -> Value {
     let value = add(&Hold { lease, owner: record.owner }, lock);
     if record.has_ended() {
         value.mark_over();
-        if lease.delay_us != 0 {
-            // It is stored for its delay alone: why it ended has been counted where it was written.
-            value.mark_expired();
-        }
     }
     value
 }

@@ -313,8 +313,12 @@ impl<'a> Slot<'a> {
             return;
         }
         let lease = value.lease();
-        counters::count_expired(self.lock, value.owner(), lease.fence);
         awaiters::end(self.lock, lease.fence, lease.ending(now_us));
+        if value.is_marked_over() && lease.delay_us != 0 {
+            // Its end was counted and published by the server that wrote it so.
+            return counters::note_lost(self.lock, value.owner(), lease.fence);
+        }
+        counters::count_expired(self.lock, value.owner(), lease.fence);
         if lease.is_at_limit() {
             counters::count(Count::MaxholdEnds);
         }
