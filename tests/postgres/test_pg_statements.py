@@ -264,6 +264,35 @@ def test_what_a_policy_looks_up_is_found_by_its_index_too_when_it_has_grown(db):
         db.execute("RESET ROLE; DROP OWNED BY policed; DROP ROLE policed")
 
 
+def test_a_plan_that_is_kept_follows_every_change_of_its_table_and_of_the_role(db):
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES (1, 'ann'), (2, 'bob')")
+    db.execute("CREATE ROLE ann; CREATE ROLE bob; GRANT SELECT, UPDATE ON t TO ann, bob")
+
+    def writes(role, key):
+        db.execute(f"SET ROLE {role}")
+        try:
+            return db.execute("SELECT fenced_write('t', %s, 5, %s)", (key, f'{{"v": "{role}"}}')).fetchone()[0]
+        except psycopg.Error as error:
+            return error.sqlstate
+        finally:
+            db.execute("RESET ROLE")
+
+    try:
+        assert [writes("ann", 1), writes("ann", 1), writes("bob", 2)] == [True] * 3
+        db.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON t USING (v = current_user)")
+        assert [writes(role, key) for role in ("ann", "bob") for key in (1, 2)] == [True, "P0002", "P0002", True]
+        db.execute("ALTER TABLE t DISABLE ROW LEVEL SECURITY")
+        assert [writes("ann", 2), writes("bob", 2), writes("bob", 2)] == [True] * 3
+        db.execute("REVOKE UPDATE ON t FROM bob")
+        assert [writes("ann", 2), writes("bob", 2)] == [True, "42501"]
+        db.execute("CREATE RULE no AS ON UPDATE TO t DO INSTEAD NOTHING")
+        assert writes("ann", 1) not in (True, False)
+        db.execute("DROP RULE no ON t; ALTER TABLE t ADD CHECK (v <> 'ann') NOT VALID")
+        assert writes("ann", 1) == "23514"
+    finally:
+        db.execute("DROP TABLE t; DROP ROLE ann; DROP ROLE bob")
+
+
 def test_the_settings_of_the_planner_are_the_sessions_own_again(db):
     db.execute(TABLES)
     db.execute("INSERT INTO plain VALUES (1); SET enable_indexscan = off")

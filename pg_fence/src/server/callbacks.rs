@@ -86,14 +86,20 @@ unsafe extern "C-unwind" fn query_ended(ended: *mut c_void) {
     (ended.act)(ended.query);
 }
 
-#[pg_guard]
+/// Most events are none of an end, so the guard is around what is done at one.
 unsafe extern "C-unwind" fn transaction_ended(event: pg_sys::XactEvent::Type, act: *mut c_void) {
     use pg_sys::XactEvent::*;
     // Deferred triggers still run at the events before the end.
     if matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
         // SAFETY: the function that was registered.
-        unsafe { std::mem::transmute::<*mut c_void, fn()>(act)() };
+        unsafe { at_end(act) };
     }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn at_end(act: *mut c_void) {
+    // SAFETY: the function that was registered.
+    unsafe { std::mem::transmute::<*mut c_void, fn()>(act)() };
 }
 
 #[pg_guard]
@@ -112,7 +118,7 @@ unsafe extern "C-unwind" fn subtransaction_ended(
     unsafe { std::mem::transmute::<*mut c_void, fn(SubtransactionEnd)>(act)(end) };
 }
 
-#[pg_guard]
+/// Called in each of three phases for each owner of resources; the guard is around what is done in one of them.
 unsafe extern "C-unwind" fn locks_released(
     phase: pg_sys::ResourceReleasePhase::Type,
     is_commit: bool,
@@ -121,8 +127,14 @@ unsafe extern "C-unwind" fn locks_released(
 ) {
     if is_transaction && phase == pg_sys::ResourceReleasePhase::RESOURCE_RELEASE_AFTER_LOCKS {
         // SAFETY: the function that was registered.
-        unsafe { std::mem::transmute::<*mut c_void, fn(bool)>(act)(is_commit) };
+        unsafe { after_locks_of(is_commit, act) };
     }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn after_locks_of(is_commit: bool, act: *mut c_void) {
+    // SAFETY: the function that was registered.
+    unsafe { std::mem::transmute::<*mut c_void, fn(bool)>(act)(is_commit) };
 }
 
 #[pg_guard]

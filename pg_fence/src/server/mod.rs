@@ -18,6 +18,7 @@ pub(crate) mod locks;
 pub(crate) mod log;
 pub(crate) mod nodes;
 pub(crate) mod operators;
+pub(crate) mod planned;
 pub(crate) mod processes;
 pub(crate) mod query;
 pub(crate) mod raw;

@@ -21,6 +21,9 @@ pub(crate) enum MadeFor {
     Others,
 }
 
+/// A row has no more columns.
+const MAX_COLUMNS: usize = pg_sys::MaxTupleAttributeNumber as usize;
+
 /// What the query was made for that makes this call.
 ///
 /// # Safety
@@ -88,25 +91,27 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
         let entry = &*entry.cast::<pg_sys::RangeTblEntry>();
         let then = usize::try_from((*found.function).funccolcount).unwrap_or(0);
         let count = usize::try_from((*now).natts).unwrap_or(0);
-        if then > count {
+        if then > count || then > MAX_COLUMNS {
             return MadeFor::Others;
         }
         let own_names = entry.alias.as_ref().map_or(0, |alias| elements(alias.colnames).count());
         let mut made_for = MadeFor::These;
-        let mut used = vec![false; then];
-        for var in variables(&(*found.scan).scan.plan) {
+        let mut used = [false; MAX_COLUMNS];
+        let mut reads_others = false;
+        each_variable(&(*found.scan).scan.plan, |var| {
             let place = usize::try_from((*var).varattno).unwrap_or(0).wrapping_sub(found.first + 1);
             if (*var).varno as u32 != relation || place >= then {
-                continue;
+                return;
             }
             let column = &*catalog::attribute(now, place as i32);
-            if column.attisdropped || column.atttypid != (*var).vartype {
-                return MadeFor::Others;
-            }
+            reads_others |= column.attisdropped || column.atttypid != (*var).vartype;
             if column.atttypmod != (*var).vartypmod || column.attcollation != (*var).varcollid {
                 made_for = MadeFor::Older;
             }
             used[place] = true;
+        });
+        if reads_others {
+            return MadeFor::Others;
         }
         let mut uses_all = true;
         let names = elements((*entry.eref).colnames).skip(found.first).take(then);
@@ -124,24 +129,22 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
     }
 }
 
-/// The columns that a scan reads: most are an entry of their own.
-unsafe fn variables(plan: &pg_sys::Plan) -> Vec<*mut pg_sys::Var> {
+/// Does something with each column that a scan reads: most are an entry of their own.
+unsafe fn each_variable(plan: &pg_sys::Plan, mut act: impl FnMut(*mut pg_sys::Var)) {
     const THROUGH_ALL: u32 =
         pg_sys::PVC_RECURSE_AGGREGATES | pg_sys::PVC_RECURSE_WINDOWFUNCS | pg_sys::PVC_RECURSE_PLACEHOLDERS;
     // SAFETY: a target list has entries with expressions, the condition is a list of expressions or null.
     unsafe {
         let within = |node: *mut pg_sys::Node| elements(pg_sys::pull_var_clause(node, THROUGH_ALL as i32));
-        let mut found = Vec::new();
         for entry in elements(plan.targetlist) {
             let expression = (*entry.cast::<pg_sys::TargetEntry>()).expr.cast::<pg_sys::Node>();
             match (*expression).type_ {
-                NodeTag::T_Var => found.push(expression.cast()),
-                _ => found.extend(within(expression).map(|var| var.cast())),
+                NodeTag::T_Var => act(expression.cast()),
+                _ => within(expression).for_each(|var| act(var.cast())),
             }
         }
         if !plan.qual.is_null() {
-            found.extend(within(plan.qual.cast()).map(|var| var.cast::<pg_sys::Var>()));
+            within(plan.qual.cast()).for_each(|var| act(var.cast()));
         }
-        found
     }
 }

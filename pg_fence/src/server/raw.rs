@@ -23,6 +23,7 @@ macro_rules! declare {
 declare! {
     fn GetCurrentTimestamp() -> TimestampTz;
     fn GetTopFullTransactionIdIfAny() -> FullTransactionId;
+    fn GetUserId() -> Oid;
     fn RecoveryInProgress() -> bool;
     fn get_fn_expr_argtype(function: *mut FmgrInfo, argument: c_int) -> Oid;
 }

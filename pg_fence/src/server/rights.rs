@@ -1,6 +1,7 @@
 //! Whose rights apply, and what they allow.
 
 use crate::server::catalog::{owner_of, relation_exists, relation_name};
+use crate::server::raw;
 use pgrx::pg_sys::{self, Oid};
 use std::ffi::CStr;
 
@@ -96,7 +97,7 @@ pub(crate) fn client_user() -> Oid {
 /// The role whose rights apply now.
 pub(crate) fn current_user() -> Oid {
     // SAFETY: reading a number of the backend.
-    unsafe { pg_sys::GetUserId() }
+    unsafe { raw::GetUserId() }
 }
 
 /// Whether a role may read the whole table.

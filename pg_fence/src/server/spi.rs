@@ -3,12 +3,14 @@
 //! Every name in a text is quoted and qualified by the caller. Invariant: a kept statement is freed by its owner alone.
 
 use crate::errors::Refused;
+use crate::server::planned::{self, Planned};
 use crate::server::session::MainThread;
 use crate::server::types::Value;
 use pg_forms::c_string;
 use pgrx::pg_sys::{self, Datum, Oid};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_int, c_long};
+use std::rc::Rc;
 
 const READ_WRITE: bool = false;
 const READ_ONLY: bool = true;
@@ -104,7 +106,8 @@ impl Connection {
             match pg_sys::SPI_keepplan(kept) {
                 0 => {
                     let sources = pg_sys::SPI_plan_get_plan_sources(kept);
-                    Ok(Prepared { kept, source: (*(*sources).elements).ptr_value.cast() })
+                    let source = (*(*sources).elements).ptr_value.cast();
+                    Ok(Prepared { kept, source, planned: RefCell::default() })
                 }
                 code => Err(Refused::Server { function: "SPI_keepplan", code }),
             }
@@ -125,6 +128,7 @@ pub(crate) enum Planning {
 pub(crate) struct Prepared {
     kept: pg_sys::SPIPlanPtr,
     source: *mut pg_sys::CachedPlanSource,
+    planned: RefCell<Option<Rc<Planned>>>,
 }
 
 static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCell::new(Vec::new()));
@@ -132,6 +136,7 @@ static DROPPED: MainThread<RefCell<Vec<pg_sys::SPIPlanPtr>>> = MainThread(RefCel
 /// Frees what was dropped since the last call. Called at the start of a call, never while a callback or an error is
 /// under way.
 pub(crate) fn free_dropped() {
+    planned::release_dropped();
     loop {
         let Some(kept) = DROPPED.borrow_mut().pop() else { return };
         // SAFETY: the plan was kept, and nobody holds it any more.
@@ -148,6 +153,18 @@ impl Prepared {
     /// What its one statement is planned from, as long as this lives.
     pub(crate) fn source(&self) -> *mut pg_sys::CachedPlanSource {
         self.source
+    }
+
+    /// The plan that is held, if it is still the right one. The caller has its table locked as the statement locks it.
+    pub(crate) fn planned(&self) -> Option<Rc<Planned>> {
+        // SAFETY: the source is kept.
+        self.planned.borrow().as_ref().filter(|planned| unsafe { planned.is_right(self.source) }).cloned()
+    }
+
+    /// Holds the plan that the server has made for a statement on this table, if it can be held.
+    pub(crate) fn hold_plan(&self, table: Oid) {
+        // SAFETY: the source is kept.
+        self.planned.replace(unsafe { Planned::of(self.source, table) }.map(Rc::new));
     }
 
     /// How often the server has planned it.

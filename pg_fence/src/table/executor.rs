@@ -6,6 +6,7 @@
 //! guard, so nothing in there may have a destructor.
 
 use crate::errors::Refused;
+use crate::server::planned::Planned;
 use crate::server::raw;
 use crate::server::spi::Connection;
 use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, form};
@@ -26,8 +27,8 @@ pub(crate) struct Parameters<'a> {
     pub(crate) reads: Reads,
 }
 
-/// Runs a plan. `None` when a rule made something else of it than one statement, or when it would change many rows in
-/// another order than that in which they are given.
+/// Runs a plan: the one that is held, else the one that the server finds or makes. `None` when a rule made something else of
+/// it than one statement, or when it would change many rows in another order than that in which they are given.
 ///
 /// # Safety
 ///
@@ -35,13 +36,14 @@ pub(crate) struct Parameters<'a> {
 /// in the rows that the plan answers, and the store or the descriptor takes such rows.
 pub(crate) unsafe fn run(
     source: *mut pg_sys::CachedPlanSource,
+    planned: Option<&Planned>,
     parameters: &Parameters,
     wanted: Wanted,
 ) -> Option<Answered> {
     let _before = Before::now();
     let planning = ByIndex::default();
     // SAFETY: as the caller promises; whatever the server raises ends the closure, which holds nothing to drop.
-    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, parameters, wanted, &planning)) }
+    unsafe { pg_guard_ffi_boundary(|| run_unguarded(source, planned, parameters, wanted, &planning)) }
 }
 
 /// Runs what a rule has made of a statement: none, several, or a command.
@@ -99,6 +101,7 @@ pub(crate) unsafe fn run_rewritten(
 
 unsafe fn run_unguarded(
     source: *mut pg_sys::CachedPlanSource,
+    planned: Option<&Planned>,
     given: &Parameters,
     wanted: Wanted,
     planning: &ByIndex,
@@ -118,9 +121,15 @@ unsafe fn run_unguarded(
         let parameters = parameter_list(types, values);
         let owner = pg_sys::CurrentResourceOwner;
         let is_of_many = matches!(wanted.row, WantedRow::Each(_));
-        planning.begin(is_of_many);
-        let plan = raw::GetCachedPlan(source, parameters, owner, no_environment);
-        planning.end();
+        let plan = match planned {
+            Some(planned) => planned.plan(),
+            None => {
+                planning.begin(is_of_many);
+                let plan = raw::GetCachedPlan(source, parameters, owner, no_environment);
+                planning.end();
+                plan
+            }
+        };
         let statement = only_statement(plan).filter(|&statement| !is_of_many || keeps_order(statement));
         let answered = statement.map(|statement| {
             raw::EnsurePortalSnapshotExists();
@@ -136,7 +145,9 @@ unsafe fn run_unguarded(
             raw::PopActiveSnapshot();
             answered
         });
-        raw::ReleaseCachedPlan(plan, owner);
+        if planned.is_none() {
+            raw::ReleaseCachedPlan(plan, owner);
+        }
         raw::pfree(parameters.cast());
         pg_sys::error_context_stack = context.previous;
         answered

@@ -75,14 +75,20 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
 fn run_plan(statement: &Statement, plan: &Plan, values: &Values, wanted: Wanted) -> Result<Outcome, Refused> {
     let parameters =
         Parameters { table: statement.table.oid, types: &plan.types, values, reads: statement.verb.reads() };
+    // What takes a step was given a table that is locked for it.
+    let takes_step = statement.verb.step().is_some();
+    let planned = if takes_step { plan.prepared.planned() } else { None };
     // SAFETY: there are at least as many values as the plan has parameters, each of the parameter's type; the statement
     // answers the fence as a bigint, the owner as a text and the fields of the row, where it answers them. What is formed of these is a
     // row of the table.
     unsafe {
-        let answered = match executor::run(plan.prepared.source(), &parameters, wanted) {
+        let answered = match executor::run(plan.prepared.source(), planned.as_deref(), &parameters, wanted) {
             Some(answered) => answered,
             None => executor::run_rewritten(plan.prepared.kept(), values, wanted)?,
         };
+        if takes_step && planned.is_none() {
+            plan.prepared.hold_plan(statement.table.oid);
+        }
         let row = answered.row.map(|row| Value::new(row, statement.table.row_type));
         let owner = answered.text.map(|owner| Value::new(owner, pg_sys::TEXTOID));
         Ok(Outcome { rows: answered.rows, fence: answered.number, owner, row }.of_one())
@@ -123,7 +129,7 @@ pub(crate) fn run_many(
     // and then the fields of the row, where it answers them.
     let answered = unsafe {
         let wanted = Wanted { number: None, text: None, row: WantedRow::Each(&raw mut each) };
-        executor::run(plan.prepared.source(), &parameters, wanted)
+        executor::run(plan.prepared.source(), None, &parameters, wanted)
     };
     tables::used_plan(statement.table, &plan, plan.grown_by());
     Ok(answered.is_some())

@@ -80,7 +80,7 @@ pub(crate) fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
 pub(crate) fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
     spi::free_dropped();
     let role = rights::current_user();
-    if !TABLES.current(oid).is_some_and(|table| table.writer.get() == role) && !rights::require_some_writing(oid) {
+    if !TABLES.known(oid).is_some_and(|table| table.writer.get() == role) && !rights::require_some_writing(oid) {
         return Err(Refused::NoRelation(oid));
     }
     let table = locked(oid)?;
@@ -133,12 +133,19 @@ pub(crate) fn note_refusal(table: &Table) -> bool {
 /// make room.
 pub(crate) fn used_plan(table: &Table, plan: &Plan, grown_by: isize) {
     plan.used.set(TABLES.clock.get());
-    TABLES.grow(table.oid, grown_by);
+    if grown_by != 0 {
+        TABLES.grow(table.oid, grown_by);
+    }
 }
 
 impl Tables {
+    fn known(&self, oid: Oid) -> Option<Rc<Table>> {
+        self.by_oid.borrow().get(&oid.to_u32()).filter(|table| table.is_current.get()).cloned()
+    }
+
+    /// The same for a table that is in use from now on.
     fn current(&self, oid: Oid) -> Option<Rc<Table>> {
-        let table = self.by_oid.borrow().get(&oid.to_u32()).filter(|table| table.is_current.get()).cloned()?;
+        let table = self.known(oid)?;
         self.touch(&table);
         // The setting can have been lowered.
         self.grow(oid, 0);
