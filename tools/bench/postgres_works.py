@@ -222,7 +222,7 @@ def _instructions(server, quick):
         return functools.cache(lambda: server.instructions(script, mode))
 
     ours, by_hand = count(EXTENSION), count(BY_HAND)
-    yield Work(f"{PAIR}, {on}", "instructions", 1.17, 1.10, ours, by_hand)
+    yield Work(f"{PAIR}, {on}", "instructions", 1.15, 1.10, ours, by_hand)
     yield Work(f"claim + update against a generic PL/pgSQL version, {on}", "instructions", 0.45, None, ours, count(GENERIC))
     name = f"claim + update against one PL/pgSQL function per table, {on}"
     yield Work(name, "instructions", 1.02, 0.98, ours, count(ONE_FUNCTION))
@@ -374,10 +374,21 @@ def _bulk_instructions(server, rows=200_000):
     """Counted over fewer rows, but an index as deep as that of a million."""
     _bulk_tables(server, rows)
 
-    def run(table):
+    def run(table, use="SELECT fence_use(7)"):
         server.db.execute(f"VACUUM FULL {table}")
         update = BULK.format(table=table)
-        return server.sql_instructions("BEGIN", "SELECT fence_use(7)", f"EXPLAIN {update}", update) / rows
+        return server.sql_instructions("BEGIN", use, f"EXPLAIN {update}", update) / rows
 
     sides = (functools.partial(run, table) for table in ("protected", "plain"))
-    yield Work("UPDATE of many rows of a protected table against a plain one", "instructions", 1.08, None, *sides)
+    yield Work("UPDATE of many rows of a protected table against a plain one", "instructions", 1.12, 1.08, *sides)
+
+    # The same where the table keeps owners, so that the identity of the holder is checked as well as the life.
+    for table in ("plain", "protected"):
+        server.db.execute(f"CREATE TABLE {table}_owned (LIKE {table} INCLUDING INDEXES, fence_owner text NOT NULL)")
+        server.db.execute(f"INSERT INTO {table}_owned SELECT n, 0, 7, 'me' FROM generate_series(1, {rows}) n")
+        server.db.execute(f"VACUUM ANALYZE {table}_owned")
+    server.db.execute("SELECT fence_protect('protected_owned')")
+    owned = "SELECT fence_use(7, 'me')"
+    sides = (functools.partial(run, f"{table}_owned", owned) for table in ("protected", "plain"))
+    name = "UPDATE of many rows of a protected table that keeps owners against a plain one"
+    yield Work(name, "instructions", 1.12, None, *sides)
