@@ -378,6 +378,46 @@ def test_keys_that_are_no_array_of_keys_are_refused(acct):
     assert everything(acct) == before
 
 
+def test_an_error_about_an_element_names_its_place(acct):
+    update = "SELECT * FROM fenced_update_many('acct', ARRAY[1, 2], ARRAY[40], {})".format
+    messages = {
+        call("fenced_claim_many", keys="'[1, null]'", fence="40"): 'element 2 of "keys": argument "key" must not be null',
+        call("fenced_claim_many", keys="'[1, {\"no\": 1}]'", fence="40"): 'element 2 of "keys": the primary key has no column "no"',
+        call("fenced_claim_many", keys="ARRAY[1, 99]", fence="40"): 'element 2 of "keys": table "acct" has no such row',
+        update("'[{\"bal\": 1}, {}]'"): 'element 2 of "patches": the patch names no column',
+    }
+    assert {sql: refusal(acct, sql).diag.message_primary for sql in messages} == messages
+    contexts = {
+        call("fenced_claim_many", keys="ARRAY['1', 'x']", fence="40"): 'key column "id"\nargument "keys", element 2',
+        call("fenced_claim_many", keys="'[1, \"x\"]'", fence="40"): 'key column "id"\nargument "keys", element 2',
+        call("fenced_claim_many", keys="'{1,1,x}'", fence="40"): 'key column "id"\nargument "keys", element 3',
+        update("'[{\"bal\": 1}, {\"bal\": \"x\"}]'"): 'column "bal"\nargument "patches", element 2',
+    }
+    assert {sql: (refusal(acct, sql).sqlstate, refusal(acct, sql).diag.context) for sql in contexts} == {
+        sql: ("22P02", context) for sql, context in contexts.items()
+    }
+
+
+# What an operator chooses was granted to nobody: the error names the argument, and says what to choose.
+CHOSEN = {
+    "fence_guard_forget(NULL)": ('argument "older_than": the fence is null', "no holder can have any more"),
+    "fence_guard_forget(0)": ('argument "older_than": fence 0 is out of range', "no holder can have any more"),
+    "fence_guard_reset('r', NULL)": ('argument "new_fence": the fence is null', "Pass 0 for never stamped"),
+    "fence_guard_reset('r', -1)": ('argument "new_fence": fence -1 is out of range', "Pass 0 for never stamped"),
+    "fence_reset('acct', 1, NULL)": ('argument "new_fence": the fence is null', "Pass 0 for never stamped"),
+    "fence_reset('acct', 1, -1)": ('argument "new_fence": fence -1 is out of range', "Pass 0 for never stamped"),
+    "fence_reset('acct', 1, 9007199254740991)": ('argument "new_fence": fence 9007199254740991 is too far ahead of the clock', "Compare the clocks"),
+    "fence_guard_evict('r', NULL)": ('argument "fence": the fence is null', "fence_guard_blockers"),
+}
+
+
+def test_an_error_about_a_fence_that_an_operator_chooses_names_the_argument(acct):
+    for chosen, (message, hint) in CHOSEN.items():
+        error = refusal(acct, f"SELECT {chosen}")
+        assert (error.sqlstate, error.diag.message_primary) == ("LF005", message)
+        assert hint in error.diag.message_hint and "was granted" not in error.diag.message_hint
+
+
 BAD_PATCHES = {
     "'{}'": "22023",
     "'[]'": "22023",

@@ -37,6 +37,14 @@ def evict(db, fence, resource="r"):
     return db.execute("SELECT fence_guard_evict(%s, %s)", (resource, fence)).fetchone()[0]
 
 
+def not_older(guard, fence):
+    """The notice of a call with too small a fence. It does not name the other: who evicts may not be one who sees it."""
+    return (
+        f'no session is terminated: guard "{guard}" is held with a fence that is not older than {fence}',
+        "Pass the fence of the newer holder. To end the holder itself, pass the fence that fence_guard_blockers shows, plus one.",
+    )
+
+
 def notices(connection):
     """A list that gets the notices of a session, with their hints."""
     said = []
@@ -127,13 +135,18 @@ def test_all_who_share_an_older_fence_are_evicted(db, sessions, eventually):
 def test_a_holder_with_the_same_or_a_newer_fence_is_not_evicted(db, sessions):
     guard(db, 42)
     shares, too = (begun(session, 42) for session in sessions(2))
+    said = notices(db)
     assert evict(db, 42) == evict(db, 41) == evict(db, 1) == []
+    assert said == [not_older("r", fence) for fence in (42, 41, 1)]
     for session in (shares, too):
         session.execute("COMMIT")
     (alone,) = sessions(1)
     begun(alone, 50)
+    said.clear()
     assert evict(db, 50) == evict(db, 49) == []
+    assert said == [not_older("r", fence) for fence in (50, 49)]
     assert evict(db, 51, "r2") == []
+    assert len(said) == 2, "nobody holds it"
     alone.execute("COMMIT")
     assert stored(db) == 50
 
@@ -217,7 +230,9 @@ def test_a_holder_whose_guard_was_forgotten_is_shown_without_a_name(db, sessions
     begun(holder, 41)
     assert db.execute("SELECT fence_guard_forget(50)").fetchone() == (1,)
     assert blockers(db) == [(None, pid(holder), None, "idle in transaction", 0, None)]
+    said = notices(db)
     assert evict(db, 60) == [], "with which fence is not known any more"
+    assert [message for message, _ in said] == ['no session is terminated: guard "r" is held with a fence that is not known']
     holder.execute("COMMIT")
 
 
@@ -308,12 +323,11 @@ def test_a_prepared_transaction_is_shown_and_not_evicted(make_pg, eventually):
             assert db.execute("SELECT count(*) FROM fence_guard_blockers AS b JOIN pg_prepared_xacts AS p ON p.prepared = b.xact_start").fetchone() == (2,)
             said = notices(db)
             assert evict(db, 42, "alone") == evict(db, 41, "alone") == []
-            assert said == [
-                (
-                    'a prepared transaction holds guard "alone" with fence 41, and no session has it',
-                    "Roll it back, or commit it, by the gid in fence_guard_blockers.",
-                )
-            ]
+            prepared = (
+                'a prepared transaction holds guard "alone" with fence 41, and no session has it',
+                "Roll it back, or commit it, by the gid in fence_guard_blockers.",
+            )
+            assert said == [prepared, not_older("alone", 41)]
         with session(user="app") as app, session(user="other") as other:
             assert (len(blockers(app)), blockers(other)) == (2, [])
         server.kill()

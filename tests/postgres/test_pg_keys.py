@@ -88,6 +88,49 @@ def test_a_key_of_every_type_finds_its_row_and_no_other(typed):
         assert typed.execute("SELECT fenced_update('t', %s, %s, '{\"v\": 1}')", (key, len(claims))).fetchone() == (True,)
 
 
+# The type of a column, a stored key, a text that the type's input would make into it, and another text of the same value.
+TEXTS_THAT_ARE_CUT_OR_ROUNDED = [
+    ("name", "n" * 63, "n" * 64, "n" * 63),
+    ("name", "é" * 31, "é" * 31 + "öö", "é" * 31),
+    ('"char"', "a", "ab", "\\141"),
+    ("float4", "16777216", "16777217", "1.6777216e7"),
+    ("float8", "9007199254740992", "9007199254740993", " 9007199254740992.0"),
+    ("money", "1.50", "1.501", "1.5"),
+    ("oid", "4294967295", "-1", "4294967295"),
+    ("date", "2026-01-01", "2026-01-01 10:00", "2026-01-01T00:00:00Z"),
+    ("timestamp", "2026-01-01 00:00:00", "2026-01-01 00:00:00.0000004", "2026-01-01 00:00:00.00000000"),
+    ("timestamptz", "2026-01-01 00:00:00Z", "2026-01-01 00:00:00.0000004Z", "2026-01-01 01:00:00.00000000+01"),
+    ("time", "10:00", "10:00:00.0000004", "10:00:00.00000000"),
+    ("interval", "1 hour", "01:00:00.0000004", "60.0000000 minutes"),
+    ("varchar(2)", "ab", "abc", "ab"),
+    ("char(2)", "ab", "abc", "ab "),
+    ("bit(2)", "10", "101", "10"),
+    ("numeric(4,1)", "0.1", "0.14", "0.10"),
+    ("timestamp(0)", "2026-01-01 00:00:00", "2026-01-01 00:00:00.4", "2026-01-01"),
+]
+
+
+@pytest.mark.parametrize(("column", "stored", "other", "same"), TEXTS_THAT_ARE_CUT_OR_ROUNDED, ids=lambda value: value[:20])
+def test_a_text_that_the_type_of_the_key_would_cut_or_round_finds_no_row(typed, column, stored, other, same):
+    typed.execute(f"CREATE TABLE t (id {column} PRIMARY KEY, fence bigint NOT NULL DEFAULT 0)")
+    typed.execute(f"INSERT INTO t VALUES ('{stored}')")
+
+    def ways(key):
+        (untyped, document) = typed.execute("SELECT quote_literal(%s::text), quote_literal(jsonb_build_object('id', %s::text))", (key, key)).fetchone()
+        calls = [f"fenced_claim(NULL::t, {given}, 5)" for given in (untyped, f"{untyped}::text", f"{document}::jsonb")]
+        return [*calls, f"fenced_claim_many(NULL::t, ARRAY[{untyped}], 5)", f"fenced_claim_many(NULL::t, jsonb_build_array({document}::jsonb), 5)"]
+
+    for call in ways(other):
+        assert (call, refusal(typed, f"SELECT * FROM {call}").sqlstate) == (call, "P0002")
+    (named,) = typed.execute("SELECT quote_literal(%s::text)", (other,)).fetchone()
+    assert refusal(typed, f"SELECT fence_reset('t', {named}, 5)").sqlstate == "P0002"
+    # key_not_storable, or what the server says of a text that is too long.
+    assert refusal(typed, f"SELECT * FROM fenced_claim_or_insert(NULL::t, {named}, 5, '{{}}')").sqlstate in ("22023", "22001", "22026")
+    assert typed.execute("SELECT fence FROM t").fetchall() == [(0,)]
+    for call in ways(same):
+        assert (call, typed.execute(f"SELECT fence FROM {call}").fetchall()) == (call, [(5,)])
+
+
 def test_a_key_is_not_cut_or_rounded_to_fit_its_column(typed):
     typed.execute("CREATE TABLE n (id numeric(4,1) PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO n VALUES (0.1)")
     typed.execute("CREATE TABLE c (id varchar(2) PRIMARY KEY, fence bigint NOT NULL DEFAULT 0); INSERT INTO c VALUES ('ab')")

@@ -130,7 +130,7 @@ def test_names_and_owners_are_compared_byte_for_byte_up_to_their_limits(leases):
         ("fencelock_check('l', 9007199254740992)", "fence must be an integer from 1 to 9007199254740991"),
         ("fencelock_inspect('')", "lock must have 1 to 1024 bytes, not 0"),
         ("fencelock_free('')", "lock must have 1 to 1024 bytes, not 0"),
-        ("fencelock_forget(0)", "fence must be an integer from 1 to 9007199254740991"),
+        ("fencelock_forget(0)", "older_than must be an integer from 1 to 9007199254740991"),
         ("fencelock_raise(0)", "fence must be an integer from 1 to 9007199254740991"),
     ],
 )
@@ -155,7 +155,7 @@ def test_an_argument_out_of_range_is_named_with_its_range(db, leases, call, mess
         ("fencelock_inspect(NULL)", "lock"),
         ("fencelock_raise(NULL)", "fence"),
         ("fencelock_free(NULL)", "lock"),
-        ("fencelock_forget(NULL)", "fence"),
+        ("fencelock_forget(NULL)", "older_than"),
     ],
 )
 def test_null_is_an_error_that_names_the_argument(db, leases, call, argument):

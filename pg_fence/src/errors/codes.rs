@@ -14,7 +14,7 @@ impl Refused {
     pub(crate) fn code(&self) -> &'static CStr {
         match self {
             Refused::NullArgument(_) => c"null_argument",
-            Refused::Fence(problem) => problem.code(),
+            Refused::Fence(problem) | Refused::ChosenFence { problem, .. } => problem.code(),
             Refused::NotARowType { .. } => c"not_a_row_type",
             Refused::Altered { .. } => c"table_altered",
             Refused::NoRelation(_) => c"no_such_table",

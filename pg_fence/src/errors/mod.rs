@@ -24,6 +24,8 @@ pub(crate) enum Refused {
     NullArgument(&'static str),
     /// The fence is out of range.
     Fence(FenceProblem),
+    /// The same of a fence that an operator chooses: the argument, and what to pass.
+    ChosenFence { argument: &'static str, advice: &'static str, problem: FenceProblem },
     /// The target of a row-returning function is not of a row type.
     NotARowType { type_name: CString },
     /// The columns of the table are no longer those that the query was made for.
@@ -307,6 +309,14 @@ pub(crate) enum ColumnProblem {
 }
 
 impl Refused {
+    /// The same about a fence that an operator chooses, which is no lock's: the argument, and what to pass.
+    pub(crate) fn of_chosen_fence(self, argument: &'static str, advice: &'static str) -> Refused {
+        match self {
+            Refused::Fence(problem) => Refused::ChosenFence { argument, advice, problem },
+            other => other,
+        }
+    }
+
     /// The same about an element of an array, by its place from 1.
     pub(crate) fn of_element(self, argument: &'static str, place: usize) -> Refused {
         Refused::Element { argument, place, problem: Box::new(self) }

@@ -56,6 +56,15 @@ impl FenceProblem {
     }
 }
 
+impl FenceProblem {
+    /// The same of a fence that an operator chooses.
+    pub(crate) fn report_of_chosen(self, argument: &str, advice: &str) -> Report {
+        let is_of_clock_or_column = matches!(self, FenceProblem::Ahead { .. } | FenceProblem::AboveColumn { .. });
+        let report = self.report().prefixed(text!["argument \"", argument, "\": "]);
+        if is_of_clock_or_column { report } else { report.hint(text![advice]) }
+    }
+}
+
 impl DeletionsProblem {
     pub(crate) fn report(self, table: RelationName) -> Report {
         let protect = text!["Call fence_protect() with deletes => 'remembered'."];

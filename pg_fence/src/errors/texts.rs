@@ -20,6 +20,7 @@ impl Refused {
         match self {
             Refused::NullArgument(name) => Report::new("22004", text!["argument \"", name, "\" must not be null"]),
             Refused::Fence(problem) => problem.report(),
+            Refused::ChosenFence { argument, advice, problem } => problem.report_of_chosen(argument, advice),
             Refused::NotARowType { type_name } => Report::new("42809", text![type_name, " is not a table's row type"])
                 .hint(text!["Pass a null of the table's row type, as in NULL::counters."]),
             Refused::Altered { table } => of_old_analysis()

@@ -18,11 +18,14 @@ use fence::Fence;
 use pg_forms::text;
 use std::ffi::CStr;
 
+const ADVICE: &str = "Pass the fence of the newer holder, or the one that fence_guard_blockers shows, plus one.";
+
 /// `fence_guard_evict(resource text, fence bigint)`: terminates the sessions that hold the guard with an older fence, and
 /// answers their process IDs. Does not wait for their end. Written to the log.
 pub(crate) fn fence_guard_evict(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
-    let (resource, fence) = (resource(&mut given)?.text(), accepted_number(given.number())?);
+    let (resource, fence) = (resource(&mut given)?.text(), given.number());
+    let fence = accepted_number(fence).map_err(|refused| refused.of_chosen_fence("fence", ADVICE))?;
     let mut evicted = Vec::new();
     for (holder, session) in older(&resource, fence)? {
         let pid = holder.transaction.pid;
@@ -44,7 +47,13 @@ pub(crate) fn fence_guard_evict(call: &Call) -> Result<Reply, Refused> {
 fn older(resource: &CStr, fence: Fence) -> Result<Vec<(Holder, Session)>, Refused> {
     let mut found = Vec::new();
     let is_older = |holder: &Holder| holder.fence.is_some_and(|held| held < fence.get() as i64);
-    for holder in Guards::open()?.holders_of(resource.to_bytes()).into_iter().filter(is_older) {
+    let holders = Guards::open()?.holders_of(resource.to_bytes());
+    if !holders.iter().any(is_older)
+        && let Some(other) = holders.iter().find(|holder| !holder.transaction.is_own())
+    {
+        note_none(resource, fence, other);
+    }
+    for holder in holders.into_iter().filter(is_older) {
         if holder.transaction.is_prepared() {
             note_prepared(resource, &holder);
         } else if !holder.transaction.is_own()
@@ -60,6 +69,21 @@ fn older(resource: &CStr, fence: Fence) -> Result<Vec<(Holder, Session)>, Refuse
         return Err(Refused::EvictSuperuser { resource: resource.to_owned(), pid: holder.transaction.pid });
     }
     Ok(found)
+}
+
+/// Which fence it is, `fence_guard_blockers` shows to whoever may see it.
+fn note_none(resource: &CStr, fence: Fence, holder: &Holder) {
+    let (why, hint) = match holder.fence {
+        Some(_) => (
+            text!["is held with a fence that is not older than ", fence],
+            "Pass the fence of the newer holder. To end the holder itself, pass the fence that fence_guard_blockers shows, plus one.",
+        ),
+        None => (
+            text!["is held with a fence that is not known"],
+            "Call it again: a transaction is just being admitted. If nothing changes, fence_guard_forget() has removed the guard: end the session with pg_terminate_backend().",
+        ),
+    };
+    log::notice(text!["no session is terminated: guard \"", resource, "\" ", why], text![hint]);
 }
 
 fn note_prepared(resource: &CStr, holder: &Holder) {

@@ -48,6 +48,8 @@ const FENCE_COLUMN: &CStr = c"fence";
 const OWNER_COLUMN: &CStr = c"owner";
 /// A guard can be forgotten between being read and being stamped, by a transaction that ends just then.
 const MAX_TRIES: usize = 3;
+/// What an operator passes to [`fence_guard_forget`].
+const FORGETTABLE: &str = "Pass a fence that no holder can have any more, such as the microseconds of a month ago.";
 
 /// `fenced_guard(resource text, fence bigint[, life text[, owner text]])`: refuses a fence that is older than the stored one
 /// or another owner's, and a caller that has read in another life of the server; else stamps the fence and keeps newer ones
@@ -73,7 +75,9 @@ pub(crate) fn fenced_guard(call: &Call) -> Result<Reply, Refused> {
 /// `fence_guard_forget(older_than bigint)`: removes the guards with a fence below this one, and answers how many. Does
 /// not wait for one that is being stamped.
 pub(crate) fn fence_guard_forget(call: &Call) -> Result<Reply, Refused> {
-    let older_than = accepted_number(call.arguments().number())?;
+    let older_than = call.arguments().number();
+    let older_than =
+        accepted_number(older_than).map_err(|refused| refused.of_chosen_fence("older_than", FORGETTABLE))?;
     let oid = guard_table()?;
     let _owner = AsOwner::of(oid);
     let table = tables::open(oid)?;
@@ -100,7 +104,9 @@ pub(crate) fn fence_guard_reset(call: &Call) -> Result<Reply, Refused> {
     let resource = resource(&mut given)?;
     let new = match given.number() {
         Some(NEVER_STAMPED) => NEVER_STAMPED,
-        number => accepted_number(number)?.get() as i64,
+        number => {
+            accepted_number(number).map_err(|refused| refused.of_chosen_fence("new_fence", reset::ADVICE))?.get() as i64
+        }
     };
     let old = Guard::open(resource)?.reset(new)?;
     Ok(Reply::from(old))

@@ -7,7 +7,7 @@ use crate::server::call::{Arguments, Call};
 use crate::server::text::Bytes;
 use crate::settings;
 use fence::Fence;
-use fence::lock::args;
+use fence::lock::args::{self, BadArgument};
 use fence::lock::lease::{Caller, Extension, Millis, Request, Terms};
 
 /// The longest name: an entry of the table's index must fit a third of a page.
@@ -86,9 +86,10 @@ pub(crate) fn lock<'c>(given: &mut Arguments<'c>) -> Result<Bytes<'c>, Refused> 
 }
 
 /// A fence that the caller names.
-pub(crate) fn fence(given: &mut Arguments) -> Result<Fence, Refused> {
-    let number = given.number().ok_or(Refused::NullArgument("fence"))?;
-    args::fence_number(u64::try_from(number).ok()).map_err(Refused::Argument)
+pub(crate) fn fence(given: &mut Arguments, name: &'static str) -> Result<Fence, Refused> {
+    let number = given.number().ok_or(Refused::NullArgument(name))?;
+    let bad = BadArgument::Number { name, min: 1, max: Fence::MAX };
+    u64::try_from(number).ok().and_then(Fence::new).ok_or(Refused::Argument(bad))
 }
 
 fn owner<'c>(given: &mut Arguments<'c>) -> Result<Bytes<'c>, Refused> {
@@ -111,5 +112,5 @@ fn span(name: &'static str, ms: i64) -> Result<Millis, Refused> {
 
 /// The last argument of an overload that has it. NULL is not taken for the other one, which is satisfied with the owner.
 fn overloaded_fence(given: &mut Arguments) -> Result<Option<Fence>, Refused> {
-    if given.has_more() { fence(given).map(Some) } else { Ok(None) }
+    if given.has_more() { fence(given, "fence").map(Some) } else { Ok(None) }
 }

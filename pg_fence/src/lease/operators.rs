@@ -20,7 +20,7 @@ use pg_forms::text;
 /// takes it back.
 pub(crate) fn fencelock_raise(call: &Call) -> Result<Reply, Refused> {
     session::refuse_when_read_only(c"fencelock_raise()");
-    let fence = arguments::fence(&mut call.arguments())?;
+    let fence = arguments::fence(&mut call.arguments(), "fence")?;
     let wall_us = session::now_us();
     let store = Store::open(RelationLock::Writes)?;
     let raised = fences::with_issuer(&store, None, wall_us, |issuer: &mut Issuer| {
@@ -65,7 +65,7 @@ const MAX_FORGOTTEN: i64 = 1_000;
 /// how many they were. Leaves one that another transaction is changing, and what is more than a call removes.
 pub(crate) fn fencelock_forget(call: &Call) -> Result<Reply, Refused> {
     refuse_here("fencelock_forget()", c"fencelock_forget()")?;
-    let older_than = arguments::fence(&mut call.arguments())?;
+    let older_than = arguments::fence(&mut call.arguments(), "older_than")?;
     let moment = boot::moment();
     let is_forgettable = |row: &Row| {
         let is_free = row.hold().is_none_or(|hold| hold.lease.state(moment.now.steady_us) == State::Free);

@@ -22,7 +22,7 @@ use pgrx::pg_sys::Datum;
 /// `fencelock_check(lock text, fence bigint)`: whether this fence is the live hold of the lock now.
 pub(crate) fn fencelock_check(call: &Call) -> Result<Reply, Refused> {
     let mut given = call.arguments();
-    let (lock, fence) = (arguments::lock(&mut given)?, arguments::fence(&mut given)?);
+    let (lock, fence) = (arguments::lock(&mut given)?, arguments::fence(&mut given, "fence")?);
     let moment = boot::moment();
     let row = Store::open(RelationLock::Reads)?.find_committed(lock, &moment);
     let hold = row.as_ref().and_then(Row::hold);

@@ -4,11 +4,13 @@
 //! one it names; it is compared by the operator of the primary key's own index.
 
 use crate::errors::{KeyProblem, Refused};
+use crate::row::exact;
 use crate::row::literal::{is_json, literal};
 use crate::row::number;
 use crate::server::context;
 use crate::server::json::{Document, Json, JsonKind};
 use crate::server::operators;
+use crate::server::text::Bytes;
 use crate::server::types::{self, Input, Value};
 use crate::table::fit::{Fit, Way};
 use crate::table::relation::{KeyColumn, Table};
@@ -283,7 +285,8 @@ fn from_json(table: &Table, key: &KeyColumn, json: &Json) -> Result<Fitted, Refu
 fn from_text(table: &Table, key: &KeyColumn, literal: &CString) -> Result<Fitted, Refused> {
     let column = table.key_column(key);
     match context::within(c"key column \"%s\"", &column.name, || key.base_input(column).value(literal)) {
-        Some(value) => Ok(Fitted { value, is_absent: false }),
+        Some(value) if exact::is_kept(value, literal) => Ok(Fitted { value, is_absent: false }),
+        Some(_) => Ok(Fitted { value: Value::of_text(Bytes::copy(literal.to_bytes())), is_absent: true }),
         None => Err(refused(table, KeyProblem::Null(Some(column.name.clone())))),
     }
 }

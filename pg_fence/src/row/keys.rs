@@ -5,6 +5,7 @@
 
 use crate::errors::{KeyProblem, Refused};
 use crate::row::key::Key;
+use crate::server::context;
 use crate::server::elements::Elements;
 use crate::server::json::Document;
 use crate::server::operators::Comparison;
@@ -19,14 +20,15 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 
 /// The name of the argument.
-const ARGUMENT: &str = "keys";
+pub(crate) const ARGUMENT: &str = "keys";
+const ARGUMENT_IN_CONTEXT: &CStr = c"keys";
 
 /// How much is asked of an array of keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Strictness {
     /// A key may be there twice, and the array may have several dimensions.
     Lenient,
-    /// Each element is a key of its own, and an error names its place.
+    /// Each element is a key of its own.
     EachCounts,
 }
 
@@ -133,8 +135,8 @@ impl<'t> Keys<'t> {
             session::check_for_interrupts();
             match element {
                 Some(value) if self.is_alike(value) => self.values.push(value.datum()),
-                Some(value) => self.add(Key::read(self.table, value))?,
-                None => self.add(Err(self.null_key()))?,
+                Some(value) => self.add(|table| Key::read(table, value))?,
+                None => self.add(|table| Err(null_key(table)))?,
             }
         }
         elements.free();
@@ -152,7 +154,7 @@ impl<'t> Keys<'t> {
         let Some(document) = Document::of(given).filter(Document::is_array) else {
             return Err(self.not_an_array(given));
         };
-        document.each_element(|element| self.add(Key::from_json(self.table, &element)))
+        document.each_element(|element| self.add(|table| Key::from_json(table, &element)))
     }
 
     /// The text form of an array of the key's type, or of a JSON array.
@@ -160,17 +162,16 @@ impl<'t> Keys<'t> {
         let type_oid = if is_json_array(text.to_bytes()) { pg_sys::JSONBOID } else { array_of_texts() };
         match Input::of(type_oid).value(text) {
             Some(array) => self.read_all(array),
-            None => Err(self.null_key()),
+            None => Err(null_key(self.table)),
         }
     }
 
-    fn add(&mut self, key: Result<Key, Refused>) -> Result<(), Refused> {
-        let place = self.len();
-        let added = key.and_then(|key| self.add_key(place, key));
-        match self.strictness {
-            Strictness::Lenient => added,
-            Strictness::EachCounts => added.map_err(|refused| refused.of_element(ARGUMENT, place + 1)),
-        }
+    /// Adds the key of the next element. An error names its place.
+    fn add(&mut self, read: impl FnOnce(&Table) -> Result<Key, Refused>) -> Result<(), Refused> {
+        let (place, table) = (self.len(), self.table);
+        let add = || self.add_key(place, read(table)?);
+        let added = context::within_element(ARGUMENT_IN_CONTEXT, place + 1, add);
+        added.map_err(|refused| refused.of_element(ARGUMENT, place + 1))
     }
 
     fn add_key(&mut self, place: usize, key: Key) -> Result<(), Refused> {
@@ -203,11 +204,10 @@ impl<'t> Keys<'t> {
     fn not_an_array(&self, given: Value) -> Refused {
         Refused::Keys { table: self.table.name.clone(), type_name: types::type_name(given.type_oid()) }
     }
+}
 
-    fn null_key(&self) -> Refused {
-        let (table, columns) = (self.table.name.clone(), self.table.key_names());
-        Refused::Key { table, columns, problem: KeyProblem::Null(None) }
-    }
+fn null_key(table: &Table) -> Refused {
+    Refused::Key { table: table.name.clone(), columns: table.key_names(), problem: KeyProblem::Null(None) }
 }
 
 /// The order of the primary key's index.

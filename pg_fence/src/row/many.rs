@@ -10,7 +10,7 @@ use crate::life;
 use crate::protect::members;
 use crate::protect::passes::OwnPass;
 use crate::row::change::{Change, MAX_TRIES, Made, refuse_misuse};
-use crate::row::keys::Keys;
+use crate::row::keys::{self, Keys};
 use crate::row::patch::Patches;
 use crate::server::rows::Rows;
 use crate::server::text::Bytes;
@@ -93,16 +93,20 @@ impl Many<'_> {
         self.make_in(&self.keys.order()?)
     }
 
-    /// Makes the change of all rows but the stale ones. Errors: what became of the first other, in the order of the key.
+    /// Makes the change of all rows but the stale ones. Errors: what became of the first other, in the order of the key, with
+    /// its place.
     pub(crate) fn make_all(&self) -> Result<(), Refused> {
         let order = self.keys.order()?;
         let judged = self.make_in(&order)?;
         let mut places = self.keys.absent().chain(order.iter().map(|&place| place as usize));
-        places.try_for_each(|place| match judged[place].verdict {
-            RowVerdict::Written | RowVerdict::Stale => Ok(()),
-            // The error says whose the fence is, which is read again.
-            RowVerdict::DuplicateFence => self.with_change(place, |change| change.make().map(|_| ())),
-            _ => self.with_change(place, |change| change.answer(judged[place].made()).map(|_| ())),
+        places.try_for_each(|place| {
+            let answered = match judged[place].verdict {
+                RowVerdict::Written | RowVerdict::Stale => return Ok(()),
+                // The error says whose the fence is, which is read again.
+                RowVerdict::DuplicateFence => self.with_change(place, |change| change.make().map(|_| ())),
+                _ => self.with_change(place, |change| change.answer(judged[place].made()).map(|_| ())),
+            };
+            answered.map_err(|refused| refused.of_element(keys::ARGUMENT, place + 1))
         })
     }
 

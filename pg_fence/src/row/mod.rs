@@ -7,6 +7,7 @@ pub(crate) mod change;
 pub(crate) mod claim;
 pub(crate) mod claim_many;
 pub(crate) mod disclosure;
+pub(crate) mod exact;
 pub(crate) mod insertion;
 pub(crate) mod key;
 pub(crate) mod keys;

@@ -53,7 +53,8 @@ pub(crate) fn value_of(digits: &str, type_oid: Oid) -> Option<Value> {
     }
 }
 
-fn is_same(number: Value, digits: &str) -> bool {
+/// Whether a number has these digits.
+pub(crate) fn is_same(number: Value, digits: &str) -> bool {
     is_same_number(&self::digits(number), digits)
 }
 

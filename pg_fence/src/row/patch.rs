@@ -130,11 +130,11 @@ impl<'t> Patches<'t> {
         let mut place = 0;
         document.each_element(|element| {
             place += 1;
-            let added = match element.kind() {
+            let add = || match element.kind() {
                 JsonKind::Object => patches.add(table, fence, owner, &element.members()),
                 _ => Err(not_an_object(element.words())),
             };
-            added.map_err(|refused| refused.of_element("patches", place))
+            context::within_element(c"patches", place, add).map_err(|refused| refused.of_element("patches", place))
         })?;
         Ok(patches)
     }

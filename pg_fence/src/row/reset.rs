@@ -20,6 +20,9 @@ use pg_forms::text;
 use pgrx::pg_sys::{Datum, Oid};
 use std::ffi::CStr;
 
+/// What an operator passes as the new fence.
+pub(crate) const ADVICE: &str = "Pass 0 for never stamped, or the newest fence that the lock has issued.";
+
 /// `fence_reset(target regclass, key, new_fence bigint, fence_column name, owner_column name)`: stores the fence whatever is
 /// there, as nobody's, and answers what was there. 0 stands for never claimed. For the owner of the table alone; written to
 /// the log.
@@ -29,7 +32,10 @@ pub(crate) fn fence_reset(call: &Call) -> Result<Reply, Refused> {
     let fence = table.fence_column(given.fence_column)?;
     let new = match given.new_fence {
         Some(NEVER_CLAIMED) => NEVER_CLAIMED,
-        number => accepted_fence(&table, fence, number)?.get() as i64,
+        number => {
+            let chosen = accepted_fence(&table, fence, number);
+            chosen.map_err(|refused| refused.of_chosen_fence("new_fence", ADVICE))?.get() as i64
+        }
     };
     let owner = OwnerArguments { owner: None, column: given.owner_column }.of(&table, fence)?;
     let key = Key::read(&table, given.key)?;
