@@ -1,5 +1,6 @@
 """tools/setup says what is missing before it downloads anything: run from a copy, on a machine of stand-ins."""
 
+import re
 import shutil
 import subprocess
 
@@ -131,3 +132,9 @@ def test_the_packages_of_the_tests_are_for_the_tests(machine, tmp_path, wanted, 
     _, calls = machine(wanted, python3=python, cc="true", environment=[("LIBCLANG_PATH", "/here")])
     assert ("requirements.txt" in calls) == installs
     assert ("harness.fetch" in calls) == (not installs), "the stand-in for pip fails"
+
+
+def test_a_first_build_compiles_no_unicode_data():
+    """Cargo.toml says how it is left out."""
+    locked = re.findall(r'^name = "(.*)"', (places.ROOT / "Cargo.lock").read_text(), re.MULTILINE)
+    assert [name for name in locked if name.startswith("icu_")] == []
