@@ -293,6 +293,23 @@ def test_a_plan_that_is_kept_follows_every_change_of_its_table_and_of_the_role(d
         db.execute("DROP TABLE t; DROP ROLE ann; DROP ROLE bob")
 
 
+def test_a_plan_that_is_kept_locks_the_partition_that_it_writes(db, connect):
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0) PARTITION BY LIST (id)")
+    db.execute("CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); INSERT INTO t VALUES (1, 'a')")
+    db.execute("SET plan_cache_mode = force_generic_plan")
+    for fence in range(5, 9):
+        assert db.execute("SELECT fence FROM fenced_claim(NULL::t, 1, %s)", (fence,)).fetchone() == (fence,)
+        assert db.execute("SELECT fenced_update('t', 1, %s, %s)", (fence, '{"v": "b"}')).fetchone() == (True,)
+    other = connect()
+    other.execute("BEGIN; LOCK TABLE ONLY t1 IN ACCESS EXCLUSIVE MODE")
+    db.execute("SET lock_timeout = '100ms'")
+    for call in ("SELECT fence FROM fenced_claim(NULL::t, 1, 9)", """SELECT fenced_update('t', 1, 8, '{"v": "c"}')"""):
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            db.execute(call)
+    other.execute("ROLLBACK")
+    assert db.execute("""SELECT fenced_update('t', 1, 8, '{"v": "c"}')""").fetchone() == (True,)
+
+
 def test_the_settings_of_the_planner_are_the_sessions_own_again(db):
     db.execute(TABLES)
     db.execute("INSERT INTO plain VALUES (1); SET enable_indexscan = off")

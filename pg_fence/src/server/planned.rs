@@ -37,8 +37,10 @@ impl Planned {
         unsafe {
             let plan = (*source).gplan;
             let kept = plan.as_mut().filter(|kept| {
-                let only = (*source).relationOids.as_ref().filter(|tables| tables.length == 1);
-                let is_of_table = only.is_some_and(|tables| (*tables.elements).oid_value == table);
+                // The tables of the text, and those that planning added: partitions.
+                let is_of_table = is_only(table, (*source).relationOids)
+                    && only_statement(&raw const **kept)
+                        .is_some_and(|statement| is_only(table, (*statement).relationOids));
                 let is_for_anybody = !kept.dependsOnRole && !(*source).dependsOnRLS;
                 let is_for_any_time = kept.saved_xmin == pg_sys::InvalidTransactionId;
                 kept.is_valid && kept.is_saved && !kept.is_oneshot && is_of_table && is_for_anybody && is_for_any_time
@@ -66,6 +68,25 @@ impl Planned {
     pub(crate) fn plan(&self) -> *mut CachedPlan {
         self.0
     }
+}
+
+/// What a plan runs, if that is one statement: a rule can make several of one, or none, or a command.
+///
+/// # Safety
+///
+/// The plan is one of the server's.
+pub(crate) unsafe fn only_statement(plan: *const CachedPlan) -> Option<*mut pg_sys::PlannedStmt> {
+    // SAFETY: the list of a plan holds planned statements, and is null when it is empty.
+    unsafe {
+        let list = (*plan).stmt_list.as_ref().filter(|list| list.length == 1)?;
+        let statement = (*list.elements).ptr_value.cast::<pg_sys::PlannedStmt>();
+        (*statement).utilityStmt.is_null().then_some(statement)
+    }
+}
+
+unsafe fn is_only(table: Oid, tables: *const pg_sys::List) -> bool {
+    // SAFETY: a list of oids is null when it is empty, and has as many as it says.
+    unsafe { tables.as_ref().is_some_and(|tables| tables.length == 1 && (*tables.elements).oid_value == table) }
 }
 
 impl Drop for Planned {

@@ -6,7 +6,7 @@
 //! guard, so nothing in there may have a destructor.
 
 use crate::errors::Refused;
-use crate::server::planned::Planned;
+use crate::server::planned::{Planned, only_statement};
 use crate::server::raw;
 use crate::server::spi::Connection;
 use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, form};
@@ -213,18 +213,6 @@ unsafe fn let_read_writer(statement: *mut pg_sys::PlannedStmt, table: Oid) {
                 rights.selectedCols = raw::bms_del_member(rights.selectedCols, WRITER);
             }
         }
-    }
-}
-
-unsafe fn only_statement(plan: *mut pg_sys::CachedPlan) -> Option<*mut pg_sys::PlannedStmt> {
-    // SAFETY: the list of a plan holds planned statements, and is null when it is empty.
-    unsafe {
-        let list = (*plan).stmt_list;
-        if list.is_null() || (*list).length != 1 {
-            return None;
-        }
-        let statement = (*(*list).elements).ptr_value.cast::<pg_sys::PlannedStmt>();
-        (*statement).utilityStmt.is_null().then_some(statement)
     }
 }
 
