@@ -27,8 +27,10 @@ def survivors(program, home, tests, hang_s, optimised, arguments):
     """The names of the mutants that these tests do not notice."""
     environment = {**os.environ, "CARGO_TARGET_DIR": str(home / "build"), "CARGO_PROFILE_DEV_DEBUG": "none"}
     profile = f"--config=profile.dev.package.fence.opt-level={optimised}"
-    chosen = ["--dir", "fence", "--package", "fence", "--output", str(home), "--timeout", str(hang_s), "--cargo-arg", profile]
-    done = subprocess.run([program, "mutants", *chosen, *arguments, "--", *tests], cwd=ROOT, env=environment)
+    chosen = ["--dir", "fence", "--package", "fence", "--output", str(home), "--timeout", str(hang_s)]
+    # What comes after -- names the tests to run, and all would be built.
+    cargo = [word for argument in (profile, *tests) for word in ("--cargo-arg", argument)]
+    done = subprocess.run([program, "mutants", *chosen, *cargo, *arguments], cwd=ROOT, env=environment)
     if done.returncode not in JUDGED:
         sys.exit(f"cargo mutants ended with status {done.returncode}")
     return (home / "mutants.out" / "missed.txt").read_text().splitlines()

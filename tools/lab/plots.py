@@ -14,10 +14,10 @@ matplotlib.rcParams.update({"svg.hashsalt": "lab", "font.size": 10, "axes.spines
 from matplotlib import pyplot
 
 from .delays import ARRIVALS, WAYS, summary
+from .locks import MODES
 from .report import of
-from .updates import MODES
 
-COLOURS = ("#c0392b", "#e0a030", "#2e7d4f")
+COLOURS = ("#c0392b", "#e0a030", "#2e7d4f", "#8fbf9f")
 STALLS = ("stalls 0.1%", "stalls 1%", "stalls 5%")
 OTHERS = ("overlap", "set", "failover")
 
@@ -51,18 +51,20 @@ def _lost_in(axes, results, experiments, labels):
     for number, (mode, colour) in enumerate(zip(MODES, COLOURS, strict=True)):
         for place, experiment in enumerate(experiments):
             shares = [100 * run["lost"] / run["sections"] for run in of(results, experiment, mode)]
+            if not shares:
+                continue
             middle = statistics.median(shares)
             reach = [[middle - min(shares)], [max(shares) - middle]]
-            at = place + 0.27 * (number - 1)
-            axes.bar(at, middle, 0.25, color=colour, yerr=reach, capsize=2, label=None if place else mode)
-            axes.annotate(f"{middle:.3g}", (at, max(shares)), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+            at = place + 0.21 * (number - 1.5)
+            axes.bar(at, middle, 0.19, color=colour, yerr=reach, capsize=2, label=None if place else mode)
+            axes.annotate(f"{middle:.3g}", (at, max(shares)), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     axes.set_xticks(range(len(experiments)), labels)
 
 
 def notice(results):
     """How long one waiter needs to notice a release: the share of the trials against the time."""
     figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
-    for (way, delays), colour in zip(results["delays"]["one waiter"].items(), reversed(COLOURS), strict=True):
+    for (way, delays), colour in zip(results["delays"]["one waiter"].items(), reversed(COLOURS[:3]), strict=True):
         shares = [100 * (number + 1) / len(delays) for number in range(len(delays))]
         axes.step(sorted(delays), shares, where="post", color=colour, label=f"{way}: median {summary(delays)[0]:.1f} ms")
     axes.set_xscale("log")

@@ -10,11 +10,12 @@ from pathlib import Path
 from . import lost_commits as commits
 from .delays import ARRIVALS, WAYS, summary
 from .faults import surprises
-from .updates import MODES
+from .locks import CLAIMED, MODES
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
-PAGES = (HERE / "README.md", HERE.parents[1] / "docs" / "stalls.md")
+DOCS = HERE.parents[1] / "docs"
+PAGES = (HERE / "README.md", DOCS / "stalls.md", DOCS / "performance.md")
 EXPERIMENTS = ("stalls 0.1%", "stalls 1%", "stalls 5%", "overlap", "set", "failover")
 _MARK = re.compile(r"(<!-- from results.json: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -29,13 +30,21 @@ def main():
 
 def filled(readme, results):
     """The text with its tables made anew."""
-    tables = {"lost": lost, "updates": updates, "delays": delays, "faults": faults, "machine": machine, "commits": lost_commits}
+    tables = {
+        "lost": lost,
+        "updates": updates,
+        "delays": delays,
+        "calls": calls,
+        "faults": faults,
+        "machine": machine,
+        "commits": lost_commits,
+    }
     return _MARK.sub(lambda found: f"{found[1]}\n{tables[found[2]](results)}\n\n{found[3]}", readme)
 
 
 def text(results):
     """All tables that there are results for."""
-    tables = {"runs": updates, "delays": delays, "faults": faults, "lost commits": lost_commits}
+    tables = {"runs": updates, "calls": calls, "delays": delays, "faults": faults, "lost commits": lost_commits}
     return "\n\n".join(table(results) for part, table in tables.items() if part in results)
 
 
@@ -45,11 +54,11 @@ def of(results, experiment, mode):
 
 
 def broken_promises(results):
-    """Runs that failed, runs of claim first that lost something, faults with another outcome, in words; empty is good."""
+    """Runs that failed, runs of a claim first that lost something, faults with another outcome, in words; empty is good."""
     lost = [
-        f"claim first lost {run['lost']} updates ({run['experiment']}, seed {run['seed']})"
+        f"{run['mode']} lost {run['lost']} updates ({run['experiment']}, seed {run['seed']})"
         for run in results["runs"]
-        if run["mode"] == "claim first" and run["lost"]
+        if run["mode"] in CLAIMED and run["lost"]
     ]
     found = surprises(results.get("faults", {})), commits.surprises(results.get("lost commits", {}).get("runs", {}))
     return [*results["failed"], *lost, *itertools.chain(*found)]
@@ -81,6 +90,12 @@ def delays(results):
     one, eight = results["delays"]["one waiter"], results["delays"]["eight waiters"]
     rows = [(way, _delay(one[way]), *(_delay(eight[way][arrival]) for arrival in ARRIVALS)) for way in WAYS]
     return _table(("way", "one waiter", *(f"eight waiters {arrival}" for arrival in ARRIVALS)), rows)
+
+
+def calls(results):
+    """One row for each way to take a free lock, in microseconds."""
+    rows = [(way, *(f"{figure:.0f} µs" for figure in summary(found))) for way, found in results["calls"].items()]
+    return _table(("one client, a free lock", "median", "95%"), rows)
 
 
 def faults(results):
@@ -146,7 +161,9 @@ def machine(results):
 
 
 def _spread(fact, runs):
-    """Median and range over the repeats."""
+    """Median and range over the repeats; nothing where there is no such experiment."""
+    if not runs:
+        return ""
     values = [run[fact] for run in runs]
     low, high = min(values), max(values)
     return f"{low}" if low == high else f"{statistics.median(values):g} ({low} to {high})"

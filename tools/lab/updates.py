@@ -1,8 +1,7 @@
 """One run: worker processes that read, change and write one row under one lock, while something goes wrong.
 
 Every write stores its own id beside the value, and every read returns the id of the write that it saw. So the writes form
-a tree, and losses.py can say which of them the final row still rests on. Raw commands and plain SQL, as any user writes
-them.
+a tree, and losses.py can say which of them the final row still rests on.
 """
 
 import concurrent.futures
@@ -16,16 +15,13 @@ import time
 from dataclasses import dataclass
 
 import psycopg
-import redis
 from psycopg.types.json import Jsonb
 
-from harness import PostgresServer, RedisServer, eventually
-from harness.locks import NO_RETRY, acquire, inspect, release
+from harness import PostgresServer
 
 from . import losses
+from .locks import MODES
 
-LOCK = "lock:cell"
-WAIT_MS = 60_000
 TABLE = """
     CREATE EXTENSION pg_fence;
     CREATE TABLE cells (
@@ -35,20 +31,7 @@ TABLE = """
         fence bigint NOT NULL DEFAULT 0
     );
 """
-_READ = "SELECT value, writer FROM cells WHERE id = 1"
-_PATCH = "jsonb_build_object('value', %(value)s::jsonb, 'writer', %(me)s::text)"
-# The read and the write of each mode. A read without a row and a write that answers false are refusals.
-MODES = {
-    "no fence": (_READ, "UPDATE cells SET value = %(value)s, writer = %(me)s WHERE id = 1 RETURNING true"),
-    "write-only": (_READ, f"SELECT fenced_write('cells', 1, %(fence)s, {_PATCH})"),
-    "claim first": (
-        "SELECT value, writer FROM fenced_claim(NULL::cells, 1, %(fence)s)",
-        f"SELECT fenced_update('cells', 1, %(fence)s, {_PATCH})",
-    ),
-}
 _NOTHING = {"counter": 0, "set": []}
-# A replica without data to load follows within a tenth of a second.
-_PAIR = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "repl-diskless-load": "swapdb"}
 _processes = multiprocessing.get_context("fork")
 
 
@@ -81,11 +64,12 @@ def stall_plan(job):
 def run(job):
     """Run a job on servers of its own. Returns (result, log): what it came to, and every attempt, trouble and loss."""
     began, load = time.time(), os.getloadavg()
-    with _servers(job) as (postgres, pair):
-        postgres.psql(TABLE)
-        with psycopg.connect(postgres.url(), autocommit=True) as db:
+    with contextlib.closing(PostgresServer()) as postgres:
+        postgres.start().psql(TABLE)
+        locks = MODES[job.mode].servers(postgres.url(), replicated=job.trouble == "failovers")
+        with contextlib.closing(locks), psycopg.connect(postgres.url(), autocommit=True) as db:
             db.execute("INSERT INTO cells (id, value) VALUES (1, %s)", (Jsonb(_NOTHING[job.resource]),))
-            attempts, troubles = _run_workers(job, postgres.url(), pair)
+            attempts, troubles = _run_workers(job, postgres.url(), locks)
             value, writer = db.execute("SELECT value, writer FROM cells").fetchone()
     final = value if job.resource == "counter" else len(set(value))
     origin = min(attempt["granted"] for attempt in attempts)
@@ -108,22 +92,13 @@ def run(job):
     }, [*sorted(attempts, key=lambda one: one["fence"]), *troubles, *found]
 
 
-@contextlib.contextmanager
-def _servers(job):
-    with (
-        contextlib.closing(PostgresServer()) as postgres,
-        contextlib.closing(Pair(replicated=job.trouble == "failovers")) as pair,
-    ):
-        yield postgres.start(), pair
-
-
-def _run_workers(job, dsn, pair):
+def _run_workers(job, dsn, locks):
     barrier = _processes.Barrier(job.workers)
     with concurrent.futures.ProcessPoolExecutor(
-        job.workers, _processes, initializer=_prepare, initargs=(job, dsn, pair.port, barrier)
+        job.workers, _processes, initializer=_prepare, initargs=(job, dsn, locks.port, barrier)
     ) as pool:
         working = [pool.submit(_work, number) for number in range(job.workers)]
-        troubles = _TROUBLES[job.trouble](job, pair, working)
+        troubles = _TROUBLES[job.trouble](job, locks, working)
         return [attempt for worker in working for attempt in worker.result()], troubles
 
 
@@ -141,29 +116,28 @@ def _work(number):
     job, dsn, port, barrier = _inherited
     stalls, attempts = stall_plan(job), []
     with psycopg.connect(dsn, autocommit=True) as db:
-        lock = _Lock(port)
+        mode = MODES[job.mode]
+        lock = mode.lock(mode, db, port)
         barrier.wait()
         for section in range(number, job.sections, job.workers):
             accepted = False
             while not accepted:
                 me = f"{number}.{section // job.workers}.{len(attempts)}"
-                attempts.append(_attempt(job, db, lock, me, stalls.get(section, 0.0)))
+                attempts.append(_attempt(job, lock, me, stalls.get(section, 0.0)))
                 accepted = attempts[-1]["accepted"]
                 if attempts[-1]["stalled"]:
                     stalls.pop(section)
     return attempts
 
 
-def _attempt(job, db, lock, me, stall_s):
+def _attempt(job, lock, me, stall_s):
     """One pass through the section, and what the worker saw of it."""
-    read, write = MODES[job.mode]
     # The pid is for the one that freezes the holder.
     owner = f"{os.getpid()}:{me}"
-    fence = lock.acquire(owner, job.lease_ms)
+    fence, row = lock.enter(owner, job.lease_ms)
     # A fence is the moment of its grant, in microseconds.
     seen = {"me": me, "pid": os.getpid(), "fence": fence, "granted": fence / 1e6, "stalled": False, "accepted": False}
-    row = db.execute(read, {"fence": fence}).fetchone()
-    seen["read"] = time.time()
+    seen["read"], written = time.time(), None
     if row is not None:
         value, seen["based_on"] = row
         if stall_s:
@@ -171,118 +145,35 @@ def _attempt(job, db, lock, me, stall_s):
             time.sleep(stall_s)
         time.sleep(job.work_ms / 1000)
         grown = value + 1 if job.resource == "counter" else [*value, me]
-        (seen["accepted"],) = db.execute(write, {"fence": fence, "value": Jsonb(grown), "me": me}).fetchone()
-    seen["wrote"] = time.time()
-    lock.release(owner, fence)
+        written = {"value": Jsonb(grown), "me": me}
+    seen["accepted"], seen["wrote"] = lock.leave(owner, fence, written)
     return seen
-
-
-class _Lock:
-    """The lock on whichever server is the primary now."""
-
-    def __init__(self, port):
-        self._port = port
-        self._connect()
-
-    def _connect(self):
-        # redis-py gives up a reply after 5 s by itself; a turn in the queue may take longer.
-        self._redis = redis.Redis(port=self._port.value, protocol=2, socket_timeout=None, **NO_RETRY)
-
-    def acquire(self, owner, lease_ms):
-        """The fence, after as long a wait and as many attempts as it takes."""
-        while True:
-            try:
-                if (fence := acquire(self._redis, LOCK, owner, lease_ms, "WAIT", WAIT_MS, "RETRY")) is not None:
-                    return fence
-            except redis.ConnectionError:
-                time.sleep(0.002)
-                self._connect()
-
-    def release(self, owner, fence):
-        """Give it back; a server that is gone has lost it anyway."""
-        try:
-            release(self._redis, LOCK, owner, fence)
-        except redis.ConnectionError:
-            self._connect()
 
 
 # --- what goes wrong
 
 
-class Pair:
-    """A Redis server, with a replica when there will be failovers; `port` is the primary's, shared with the workers."""
-
-    def __init__(self, replicated):
-        self._primary = RedisServer().start()
-        self._replica = self._follower() if replicated else None
-        self.port = _processes.Value("i", self._primary.port)
-
-    def client(self):
-        """A client of the primary."""
-        return redis.Redis(port=self._primary.port, protocol=2, **NO_RETRY)
-
-    def fail_over(self, lease_s, over):
-        """Kill the primary right after a grant that its replica never got, and promote that one. Returns when."""
-        with self.client() as primary, redis.Redis(port=self._replica.port, protocol=2) as replica:
-            replica.ping()
-            os.kill(self._replica.pid, signal.SIGSTOP)
-            primary.client_kill_filter(_type="replica")
-            # Until the lease that the replica knows of has expired, and then until the next grant.
-            time.sleep(lease_s)
-            known = _fence(primary)
-            eventually(lambda: over() or _fence(primary) not in (None, known), within_s=30)
-            at = time.time()
-            self._primary.kill()
-            os.kill(self._replica.pid, signal.SIGCONT)
-            replica.replicaof("NO", "ONE")
-        self._primary.close()
-        self._primary = self._replica
-        self.port.value = self._primary.port
-        self._replica = self._follower()
-        return at
-
-    def close(self):
-        """Kill the servers."""
-        self._primary.close()
-        if self._replica:
-            self._replica.close()
-
-    def _follower(self):
-        replica = RedisServer(config={**_PAIR, "replicaof": f"127.0.0.1 {self._primary.port}"}).start()
-        with redis.Redis(port=replica.port, protocol=2) as client:
-            eventually(lambda: client.info("replication")["master_link_status"], "up", within_s=20)
-        return replica
-
-
-def _fence(client):
-    """The fence of whoever holds the lock now, or None."""
-    held = inspect(client, LOCK)
-    return held and held.fence
-
-
-def _failovers(job, pair, working):
+def _failovers(job, locks, working):
     """Force a failover every so often; the moments."""
     moments = []
     while _go_on(working, job.trouble_every_s):
-        moments.append(pair.fail_over(job.lease_ms / 1000, lambda: _over(working)))
+        moments.append(locks.fail_over(job.lease_ms / 1000, lambda: _over(working)))
     return [{"failover": at} for at in moments]
 
 
-def _pauses(job, pair, working):
+def _pauses(job, locks, working):
     """Freeze the process that holds the lock every so often; who, from when and to when."""
-    frozen = []
-    with pair.client() as client:
-        began = time.monotonic()
-        while _go_on(working, began + job.trouble_every_s * (len(frozen) + 1) - time.monotonic()):
-            if (held := inspect(client, LOCK)) is None:
-                continue
-            pid, since = int(held.owner.split(b":")[0]), time.time()
-            os.kill(pid, signal.SIGSTOP)
-            try:
-                time.sleep(job.pause_s)
-            finally:
-                os.kill(pid, signal.SIGCONT)
-            frozen.append({"pid": pid, "from": since, "to": time.time()})
+    frozen, began = [], time.monotonic()
+    while _go_on(working, began + job.trouble_every_s * (len(frozen) + 1) - time.monotonic()):
+        if (owner := locks.holder()) is None:
+            continue
+        pid, since = int(owner.split(":")[0]), time.time()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(job.pause_s)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        frozen.append({"pid": pid, "from": since, "to": time.time()})
     return frozen
 
 
