@@ -1,6 +1,6 @@
 """What a client waits for a lock that is free, call by call: one worker over loopback, nobody else.
 
-The ways take turns, so that the noise of the machine hits them alike. PostgreSQL commits as it does by default.
+The ways take turns, so that the noise of the machine hits them alike. No commit waits for a disk.
 """
 
 import contextlib
