@@ -7,7 +7,7 @@ use crate::server::session;
 use crate::table::relation::{Column, Table};
 use fence::lock::lease::{LONGEST, Millis};
 use fence::{Brought, Fence, FenceLimits, FenceRefused};
-use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting, GucValue};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -160,37 +160,43 @@ fn fence_limits() -> FenceLimits {
 
 /// `pg_fence.track`.
 pub(crate) fn tracks() -> bool {
-    TRACK.get()
+    read(&TRACK)
 }
 
 /// `pg_fence.check_life`.
 pub(crate) fn checks_life() -> bool {
-    CHECK_LIFE.get()
+    read(&CHECK_LIFE)
 }
 
 /// `pg_fence.max_ttl`.
 pub(crate) fn max_ttl() -> Millis {
-    Millis(u64::try_from(MAX_TTL_S.get()).unwrap_or(0) * 1_000)
+    Millis(u64::try_from(read(&MAX_TTL_S)).unwrap_or(0) * 1_000)
 }
 
 /// `pg_fence.max_waiters_per_lock`.
 pub(crate) fn max_waiters() -> usize {
-    usize::try_from(MAX_WAITERS.get()).unwrap_or(0)
+    usize::try_from(read(&MAX_WAITERS)).unwrap_or(0)
 }
 
 /// `pg_fence.lease_in_transaction`.
 pub(crate) fn leases_in_transaction() -> bool {
-    LEASE_IN_TRANSACTION.get()
+    read(&LEASE_IN_TRANSACTION)
 }
 
 /// `pg_fence.plan_memory` in bytes.
 pub(crate) fn plan_memory() -> usize {
-    usize::try_from(PLAN_MEMORY.get()).unwrap_or(0).saturating_mul(1024)
+    usize::try_from(read(&PLAN_MEMORY)).unwrap_or(0).saturating_mul(1024)
 }
 
 /// `pg_fence.max_fence_ahead` in seconds.
 fn max_fence_ahead_s() -> u64 {
-    u64::try_from(MAX_FENCE_AHEAD_S.get()).unwrap_or(0)
+    u64::try_from(read(&MAX_FENCE_AHEAD_S)).unwrap_or(0)
+}
+
+/// The value of a setting, which the thread of the backend alone reads and writes.
+fn read<T: Copy + GucValue<Raw = T>>(setting: &GucSetting<T>) -> T {
+    // SAFETY: the setting lives as long as the library, and holds a value of its type.
+    unsafe { *setting.as_ptr() }
 }
 
 /// A fence in canonical form: digits alone, no leading zero.

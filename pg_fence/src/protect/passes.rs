@@ -141,7 +141,7 @@ pub(crate) struct OwnPass(Option<Rc<OwnChange>>);
 impl OwnPass {
     /// For a change of this row that stamps this fence or relies on it. A table without triggers needs no pass.
     pub(crate) fn new(table: &Table, key: &Key, verb: Verb, fence: i64) -> OwnPass {
-        let rows = || OwnRows::One { key: key.values.clone(), fence, is_spent: Cell::new(false) };
+        let rows = || OwnRows::One { key: key.values.to_vec(), fence, is_spent: Cell::new(false) };
         OwnPass::of(table, &key.fits, verb, rows)
     }
 

@@ -5,6 +5,7 @@
 
 use crate::errors::{KeyProblem, Refused};
 use crate::row::exact;
+use crate::row::few::Few;
 use crate::row::literal::{is_json, literal};
 use crate::row::number;
 use crate::server::context;
@@ -25,9 +26,9 @@ const TEXTS: u8 = b'S';
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
     /// How each value is compared.
-    pub(crate) fits: Vec<Fit>,
+    pub(crate) fits: Few<Fit>,
     /// The values; the guards' are never absent.
-    pub(crate) values: Vec<Value>,
+    pub(crate) values: Few<Value>,
     /// Whether a value is outside its column's type. No row has such a key; the search still runs, with all its checks
     /// of rights, and finds nothing.
     is_absent: bool,
@@ -50,7 +51,7 @@ impl Key {
             && let Some(fit) = only.known_fit(given.type_oid())
             && fit.way == Way::AsIs
         {
-            return Ok(Key { values: vec![given], fits: vec![fit], is_absent: false });
+            return Ok(Key { values: Few::One(given), fits: Few::One(fit), is_absent: false });
         }
         let given = given.in_base_type();
         let given_type = given.type_oid();
@@ -146,14 +147,14 @@ impl Key {
         if self.is_absent {
             return Ok(self);
         }
-        let values = table.key.iter().zip(self.values).map(|(key, value)| in_own_type(table, key, value));
+        let values = table.key.iter().zip(&*self.values).map(|(key, &value)| in_own_type(table, key, value));
         Key::of(table, values.collect::<Result<_, _>>()?)
     }
 
     /// The same key as its columns store it. Errors: they would round it or cut it, or have no such value.
     pub(crate) fn to_insert(&self, table: &Table) -> Result<Key, Refused> {
         let key = self.clone().in_column_types(table)?;
-        let mut values = table.key.iter().zip(&key.values).zip(&key.fits);
+        let mut values = table.key.iter().zip(&*key.values).zip(&*key.fits);
         match !key.is_absent && values.all(|((column, value), fit)| is_kept(table, column, *value, *fit)) {
             true => Ok(key),
             false => Err(refused(table, KeyProblem::NotStorable(self.text(table)))),
@@ -162,7 +163,7 @@ impl Key {
 
     /// A key of values that are compared so.
     pub(crate) fn of_values(fits: Vec<Fit>, values: Vec<Value>) -> Key {
-        Key { fits, values, is_absent: false }
+        Key { fits: Few::Many(fits), values: Few::Many(values), is_absent: false }
     }
 
     fn of(table: &Table, fitted: Vec<Fitted>) -> Result<Key, Refused> {

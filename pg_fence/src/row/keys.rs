@@ -182,7 +182,7 @@ impl<'t> Keys<'t> {
             return Ok(());
         }
         if self.fits.is_empty() {
-            self.fits = key.fits.clone();
+            self.fits = key.fits.to_vec();
         }
         let types = |fits: &[Fit]| fits.iter().map(|fit| fit.value_type).collect::<Vec<_>>();
         if !self.is_of_columns && types(&self.fits) != types(&key.fits) {

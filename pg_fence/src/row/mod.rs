@@ -8,6 +8,7 @@ pub(crate) mod claim;
 pub(crate) mod claim_many;
 pub(crate) mod disclosure;
 pub(crate) mod exact;
+pub(crate) mod few;
 pub(crate) mod insertion;
 pub(crate) mod key;
 pub(crate) mod keys;

@@ -41,7 +41,12 @@ impl Document {
     /// The datum is a jsonb value that lives to the end of the call.
     pub(crate) unsafe fn from_datum(datum: Datum) -> Document {
         // SAFETY: as the caller promises.
-        Document(unsafe { pg_sys::pg_detoast_datum(datum.cast_mut_ptr()) }.cast())
+        unsafe {
+            let given = datum.cast_mut_ptr();
+            // The server's function gives such a value back as it is.
+            let unpacked = if pgrx::varatt_is_4b_u(given) { given } else { pg_sys::pg_detoast_datum(given) };
+            Document(unpacked.cast())
+        }
     }
 
     /// A value as a document, where it is a jsonb.
@@ -140,7 +145,7 @@ impl<'d> Json<'d> {
 
     /// The members of an object, in the order of jsonb: shorter names first, then by their bytes. Empty for others.
     pub(crate) fn members(&self) -> Vec<(&'d [u8], Json<'d>)> {
-        let mut members = Vec::new();
+        let mut members = Vec::with_capacity(self.count_members());
         let mut name: &[u8] = &[];
         self.each(|token, item| match token {
             JsonbIteratorToken::WJB_KEY => name = item.string(),
@@ -224,6 +229,15 @@ impl<'d> Json<'d> {
                     }
                 }
             });
+        }
+    }
+
+    /// How many members an object has; none for others.
+    fn count_members(&self) -> usize {
+        match self.kind() {
+            // SAFETY: an object is a container in the document.
+            JsonKind::Object => unsafe { ((*self.value.val.binary.data).header & pg_sys::JB_CMASK) as usize },
+            _ => 0,
         }
     }
 

@@ -96,7 +96,7 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
         }
         let own_names = entry.alias.as_ref().map_or(0, |alias| elements(alias.colnames).count());
         let mut made_for = MadeFor::These;
-        let mut used = [false; MAX_COLUMNS];
+        let mut used = [0_u64; MAX_COLUMNS.div_ceil(64)];
         let mut reads_others = false;
         each_variable(&(*found.scan).scan.plan, |var| {
             let place = usize::try_from((*var).varattno).unwrap_or(0).wrapping_sub(found.first + 1);
@@ -108,7 +108,7 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
             if column.atttypmod != (*var).vartypmod || column.attcollation != (*var).varcollid {
                 made_for = MadeFor::Older;
             }
-            used[place] = true;
+            used[place / 64] |= 1 << (place % 64);
         });
         if reads_others {
             return MadeFor::Others;
@@ -117,10 +117,11 @@ unsafe fn compare(found: FunctionScan, statement: &pg_sys::PlannedStmt, now: pg_
         let names = elements((*entry.eref).colnames).skip(found.first).take(then);
         for (place, name) in names.enumerate() {
             let name = CStr::from_ptr((*name.cast::<pg_sys::String>()).sval);
-            uses_all &= used[place] || name.is_empty();
+            let is_used = used[place / 64] & (1 << (place % 64)) != 0;
+            uses_all &= is_used || name.is_empty();
             let column = &*catalog::attribute(now, place as i32);
             let is_renamed = name != CStr::from_ptr(column.attname.data.as_ptr());
-            if used[place] && is_renamed && found.first + place >= own_names {
+            if is_used && is_renamed && found.first + place >= own_names {
                 made_for = MadeFor::Older;
             }
         }

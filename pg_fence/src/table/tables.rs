@@ -80,10 +80,12 @@ pub(crate) fn of_row_type(row_type: Oid) -> Result<Oid, Refused> {
 pub(crate) fn open(oid: Oid) -> Result<Rc<Table>, Refused> {
     spi::free_dropped();
     let role = rights::current_user();
-    if !TABLES.known(oid).is_some_and(|table| table.writer.get() == role) && !rights::require_some_writing(oid) {
+    let known = TABLES.known(oid);
+    let is_writer = known.as_ref().is_some_and(|table| table.writer.get() == role);
+    if !is_writer && !rights::require_some_writing(oid) {
         return Err(Refused::NoRelation(oid));
     }
-    let table = locked(oid)?;
+    let table = locked(oid, known)?;
     if table.writer.get() != role {
         rights::require_some_writing(oid);
         table.writer.set(role);
@@ -97,14 +99,18 @@ pub(crate) fn open_as_owner(oid: Oid) -> Result<Rc<Table>, Refused> {
         return Err(Refused::NoRelation(oid));
     }
     rights::require_owner(oid, &catalog::relation_name(oid).name);
-    let table = locked(oid)?;
+    let table = locked(oid, TABLES.known(oid))?;
     rights::require_owner(oid, &table.name.name);
     Ok(table)
 }
 
-fn locked(oid: Oid) -> Result<Rc<Table>, Refused> {
+/// Locks the table, which is the known one if the lock brings no news of it.
+fn locked(oid: Oid, known: Option<Rc<Table>>) -> Result<Rc<Table>, Refused> {
     locks::lock_relation(oid, RelationLock::Writes);
-    if let Some(table) = TABLES.current(oid) {
+    if let Some(table) = known.filter(|table| table.is_current.get()) {
+        TABLES.touch(&table);
+        // The setting can have been lowered.
+        TABLES.grow(oid, 0);
         return Ok(table);
     }
     let column_changes = TABLES.column_changes.get();
@@ -141,15 +147,6 @@ pub(crate) fn used_plan(table: &Table, plan: &Plan, grown_by: isize) {
 impl Tables {
     fn known(&self, oid: Oid) -> Option<Rc<Table>> {
         self.by_oid.borrow().get(&oid.to_u32()).filter(|table| table.is_current.get()).cloned()
-    }
-
-    /// The same for a table that is in use from now on.
-    fn current(&self, oid: Oid) -> Option<Rc<Table>> {
-        let table = self.known(oid)?;
-        self.touch(&table);
-        // The setting can have been lowered.
-        self.grow(oid, 0);
-        Some(table)
     }
 
     fn put(&self, table: &Rc<Table>) {
