@@ -64,7 +64,7 @@ def _ways(client, db, port):
 
     return {
         "`SET NX PX`, and a script that compares and deletes": old_lock,
-        "`FENCELOCK.ACQUIRE`, `FENCELOCK.RELEASE`": lock,
+        "ACQUIRE, RELEASE of the module": lock,
         "`fencelock_acquire`, `fencelock_release`": lease,
         "the whole section with Redis: acquire, claim, update, release": section("claim first"),
         "the whole section in PostgreSQL alone: two statements": section("PostgreSQL alone"),
