@@ -204,16 +204,21 @@ def while_busy(world, script, kill):
     eventually(lambda: getattr(world.control.call("PING"), "code", None), "BUSY")
     began = time.monotonic()
     if kill:
-        time.sleep(max(0.0, world.deadline + 0.1 - time.monotonic()))  # past the end of the lease
+        sleep_past_the_lease(world)
         began = time.monotonic()
         assert world.control.call(*kill) == "OK"
     runner.reply()
     return max(began, world.deadline)
 
 
+def sleep_past_the_lease(world):
+    """The server cannot be asked meanwhile."""
+    time.sleep(max(0.0, world.deadline + 0.1 - time.monotonic()))
+
+
 def frozen(world):
     os.kill(world.server.pid, signal.SIGSTOP)
-    time.sleep(0.5)  # past the end of the lease
+    sleep_past_the_lease(world)
     thawed = time.monotonic()
     os.kill(world.server.pid, signal.SIGCONT)
     return thawed
