@@ -271,14 +271,15 @@ def renamed_away_and_back(world):
 
 def another_lock_over_it(world):
     began = time.monotonic()
-    world.fences.append(world.call("FENCELOCK.ACQUIRE", "z", "Z", 150))
-    world.call("RENAME", "z", "k")
+    fence, _ = world.together(("FENCELOCK.ACQUIRE", "z", "Z", 150), ("RENAME", "z", "k"))
+    world.fences.append(fence)
     return began + 0.15
 
 
 def copied_over(world):
-    world.fences.append(world.call("FENCELOCK.ACQUIRE", "z", "Z", 20))
+    world.fences.append(world.call("FENCELOCK.ACQUIRE", "z", "Z", LONG_MS))
     assert isinstance(world.control.call("COPY", "z", "k", "REPLACE"), Refused)
+    assert world.call("FENCELOCK.RELEASE", "z", "Z") == 1
 
 
 EVENTS = {
