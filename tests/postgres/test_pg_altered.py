@@ -223,3 +223,48 @@ def test_through_a_pooler_a_new_client_gets_what_a_plain_query_gets(pg, acct, al
             await client.close()
 
         asyncio.run(story())
+
+
+# What a function that reading a patch calls does to the table: the check of a domain, for the value 666.
+DURING_A_CALL = {
+    "type": "ALTER TABLE t ALTER COLUMN v TYPE int USING -4",
+    "add": "ALTER TABLE t ADD COLUMN more int DEFAULT 7",
+    "drop": "ALTER TABLE t DROP COLUMN v",
+    "trigger": "CREATE TRIGGER keeps BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION keep_fence()",
+    "primary key": "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (d)",
+    "table": "DROP TABLE t",
+}
+DURING = {
+    "update_returning": "SELECT * FROM fenced_update_returning(NULL::t, 1, 5, '{\"d\": 666}')",
+    "claim_or_insert": "SELECT * FROM fenced_claim_or_insert(NULL::t, 2, 5, '{\"d\": 666}')",
+    "write": "SELECT fenced_write('t', 1, 5, '{\"d\": 666}')",
+    "upsert": "SELECT fenced_upsert('t', 2, 5, '{\"d\": 666}')",
+    "write_many": "SELECT * FROM fenced_write_many('t', ARRAY[1], ARRAY[5], '[{\"d\": 666}]')",
+}
+
+
+@pytest.mark.parametrize("formed", [False, True], ids=["stored", "formed"])
+@pytest.mark.parametrize("altered", DURING_A_CALL)
+@pytest.mark.parametrize("call", DURING)
+def test_a_table_that_reading_the_arguments_alters_is_refused(connect, call, altered, formed):
+    """The caller's own lock does not keep the caller from it."""
+    db = connect()
+    db.execute("""
+        CREATE TABLE t (id int PRIMARY KEY, gone int, v text, fence bigint NOT NULL DEFAULT 0);
+        CREATE FUNCTION keep_fence() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.fence := OLD.fence; RETURN NEW; END';
+    """)
+    if formed:
+        db.execute("ALTER TABLE t DROP gone")
+    db.execute(f"""
+        CREATE FUNCTION alter_t(given int) RETURNS boolean LANGUAGE plpgsql AS $$
+            BEGIN IF given = 666 THEN {DURING_A_CALL[altered]}; END IF; RETURN true; END
+        $$;
+        CREATE DOMAIN altering AS int CHECK (alter_t(VALUE));
+        ALTER TABLE t ADD d altering NOT NULL DEFAULT 1;
+        INSERT INTO t (id, v) VALUES (1, 'hello');
+        SELECT * FROM fenced_claim(NULL::t, 1, 5);
+    """)
+    before = db.execute("SELECT * FROM t").fetchall()
+    refusals = {said(db, DURING[call])[0] for _ in range(2)}
+    assert refusals == {"42P01" if altered == "table" else "0A000"}
+    assert db.execute("SELECT * FROM t").fetchall() == before

@@ -25,8 +25,8 @@ pub(crate) struct Wanted<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum WantedRow<'a> {
     None,
-    /// All fields are added here, as they are.
-    Stored(*mut pg_sys::Tuplestorestate),
+    /// All fields are added to the store, as they are, which takes rows of these columns.
+    Stored(*mut pg_sys::Tuplestorestate, pg_sys::TupleDesc),
     /// The fields from this index on become a value of a row type.
     Formed {
         first: usize,
@@ -48,6 +48,21 @@ pub(crate) struct EachRow<'a> {
     /// Where the other fields are added.
     pub(crate) store: Option<RowStore>,
     pub(crate) reached: &'a mut Vec<Reached>,
+}
+
+impl EachRow<'_> {
+    fn owner_field(&self) -> usize {
+        1 + usize::from(self.fence)
+    }
+
+    fn life_field(&self) -> usize {
+        self.owner_field() + usize::from(self.owner)
+    }
+
+    /// The index of the first of the other fields.
+    fn first(&self) -> usize {
+        self.life_field() + usize::from(self.life)
+    }
 }
 
 /// A row that a statement on many has reached. There can be a million of them.
@@ -105,6 +120,8 @@ pub(crate) struct Answered {
     pub(crate) text: Option<Datum>,
     /// The value that was formed of the first row, in the memory context of the caller.
     pub(crate) row: Option<Datum>,
+    /// Whether its fields are those that the wanted row has. If not, none was read.
+    pub(crate) fits: bool,
 }
 
 /// Takes the first row of an answer, or each.
@@ -118,22 +135,58 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    pub(crate) fn new(wanted: Wanted) -> Receiver {
+    /// The columns of the answer are checked unless the plan is one that has answered such rows before, and still holds.
+    pub(crate) fn new(wanted: Wanted, is_checked: bool) -> Receiver {
         let head = pg_sys::DestReceiver {
             receiveSlot: Some(receive),
-            rStartup: Some(start),
+            rStartup: Some(if is_checked { start_checked } else { start }),
             rShutdown: Some(end),
             rDestroy: Some(end),
             mydest: pg_sys::CommandDest::DestNone,
         };
         // SAFETY: reading a variable of the backend.
         let context = unsafe { pg_sys::CurrentMemoryContext };
-        let answered = Answered { rows: 0, number: None, text: None, row: None };
+        let answered = Answered { rows: 0, number: None, text: None, row: None, fits: true };
         Receiver { head, wanted, context, is_first: true, answered }
     }
 }
 
 unsafe extern "C-unwind" fn start(_receiver: *mut pg_sys::DestReceiver, _operation: c_int, _row: pg_sys::TupleDesc) {}
+
+/// Checks the columns of the answer. What the caller read of the table may be old: planning, and reading the arguments, can call
+/// functions that alter it.
+unsafe extern "C-unwind" fn start_checked(
+    receiver: *mut pg_sys::DestReceiver,
+    _operation: c_int,
+    row: pg_sys::TupleDesc,
+) {
+    // SAFETY: the server passes the receiver that it was given and the columns of its rows.
+    unsafe {
+        let receiver = &mut *receiver.cast::<Receiver>();
+        receiver.answered.fits = match receiver.wanted.row {
+            WantedRow::None => true,
+            WantedRow::Stored(_, descriptor) => fits(row, 0, descriptor),
+            WantedRow::Formed { first, descriptor } => fits(row, first, descriptor),
+            WantedRow::Each(each) => {
+                (*each).store.as_ref().is_none_or(|store| fits(row, (*each).first(), store.descriptor))
+            }
+        };
+    }
+}
+
+/// Whether the fields of a row from this index on are those of the columns that were not dropped.
+///
+/// # Safety
+///
+/// Both are descriptors of the server's.
+pub(crate) unsafe fn fits(row: pg_sys::TupleDesc, first: usize, wanted: pg_sys::TupleDesc) -> bool {
+    // SAFETY: a descriptor has as many columns as it says.
+    unsafe {
+        let columns = |of: pg_sys::TupleDesc| (0..(*of).natts).map(move |n| &*catalog::attribute(of, n));
+        let given = columns(row).skip(first).map(|column| column.atttypid);
+        given.eq(columns(wanted).filter(|column| !column.attisdropped).map(|column| column.atttypid))
+    }
+}
 
 unsafe extern "C-unwind" fn end(_receiver: *mut pg_sys::DestReceiver) {}
 
@@ -142,6 +195,9 @@ unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver:
     // SAFETY: the server passes the receiver that it was given and a row with the fields that are wanted.
     unsafe {
         let receiver = &mut *receiver.cast::<Receiver>();
+        if !receiver.answered.fits {
+            return GO_ON;
+        }
         if let WantedRow::Each(each) = receiver.wanted.row {
             receive_each(slot, &mut *each, receiver.context);
             return GO_ON;
@@ -159,7 +215,7 @@ unsafe extern "C-unwind" fn receive(slot: *mut pg_sys::TupleTableSlot, receiver:
         }
         match receiver.wanted.row {
             WantedRow::None | WantedRow::Each(_) => {}
-            WantedRow::Stored(store) => raw::tuplestore_puttupleslot(store, slot),
+            WantedRow::Stored(store, _) => raw::tuplestore_puttupleslot(store, slot),
             WantedRow::Formed { first, descriptor } => {
                 load(slot, (*(*slot).tts_tupleDescriptor).natts);
                 let executors = pg_sys::CurrentMemoryContext;
@@ -181,14 +237,13 @@ unsafe fn receive_each(slot: *mut pg_sys::TupleTableSlot, each: &mut EachRow, co
         let field = |index: usize| (!*(*slot).tts_isnull.add(index)).then(|| *(*slot).tts_values.add(index));
         let number = field(0).map_or(u32::MAX, |datum| datum.value() as u32);
         let fence = if each.fence { field(1).map(|datum| datum.value() as i64) } else { None };
-        let owner = 1 + usize::from(each.fence);
-        let life = owner + usize::from(each.owner);
+        let (owner, life) = (each.owner_field(), each.life_field());
         let owner = if each.owner { copy_of_text(slot, owner, context) } else { None }.unwrap_or(Datum::null());
         let is_of_this_life = !each.life || field(life).is_some_and(|datum| datum.value() & 0xff != 0);
         let (is_fence_null, fence) = (fence.is_none(), fence.unwrap_or_default());
         each.reached.push(Reached { number, is_fence_null, is_of_this_life, fence, owner });
         let Some(store) = &each.store else { return };
-        let first = life + usize::from(each.life);
+        let first = each.first();
         let (values, nulls) = ((*slot).tts_values.add(first), (*slot).tts_isnull.add(first));
         let (values, nulls) = with_dropped(store.descriptor, values, nulls);
         if let Some(domain) = store.domain {

@@ -9,7 +9,7 @@ use crate::errors::Refused;
 use crate::server::planned::{Planned, only_statement};
 use crate::server::raw;
 use crate::server::spi::Connection;
-use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, form};
+use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, fits, form};
 use crate::table::by_index::{ByIndex, keeps_order};
 use crate::table::running::{self, Before};
 use crate::table::verb::Reads;
@@ -79,11 +79,16 @@ pub(crate) unsafe fn run_rewritten(
             (!is_null).then_some(datum)
         };
         let has_row = rows > 0 && !table.is_null();
+        let is_of = |first, descriptor| !has_row || fits((*table).tupdesc, first, descriptor);
+        let fits = match wanted.row {
+            WantedRow::Formed { first, descriptor } => is_of(first, descriptor),
+            _ => true,
+        };
         let number = wanted.number.filter(|_| has_row).and_then(field).map(|datum| datum.value() as i64);
         let transfer = |value| pg_sys::SPI_datumTransfer(value, false, VARLENA);
         let text = wanted.text.filter(|_| has_row).and_then(field).map(transfer);
         let row = match wanted.row {
-            WantedRow::Formed { first, descriptor } if has_row => {
+            WantedRow::Formed { first, descriptor } if has_row && fits => {
                 let count = usize::try_from((*(*table).tupdesc).natts).unwrap_or(0);
                 let fields: Vec<Option<Datum>> = (first..count).map(field).collect();
                 let values: Vec<Datum> = fields.iter().map(|value| value.unwrap_or(Datum::null())).collect();
@@ -93,7 +98,7 @@ pub(crate) unsafe fn run_rewritten(
             }
             _ => None,
         };
-        Answered { rows, number, text, row }
+        Answered { rows, number, text, row, fits }
     };
     connection.close()?;
     Ok(answered)
@@ -139,7 +144,8 @@ unsafe fn run_unguarded(
                 Reads::ByLevel => raw::GetTransactionSnapshot(),
                 Reads::Latest => raw::GetLatestSnapshot(),
             });
-            let answered = execute(statement, table, text, parameters, wanted);
+            let receiver = Receiver::new(wanted, planned.is_none());
+            let answered = execute(statement, table, text, parameters, receiver);
             // And the next one sees what this has done.
             raw::CommandCounterIncrement();
             raw::PopActiveSnapshot();
@@ -159,14 +165,13 @@ unsafe fn execute(
     table: Oid,
     text: *const c_char,
     parameters: pg_sys::ParamListInfo,
-    wanted: Wanted,
+    mut receiver: Receiver,
 ) -> Answered {
     const NO_FLAGS: c_int = 0;
     const NO_LIMIT: u64 = 0;
     let forward = pg_sys::ScanDirection::ForwardScanDirection;
     // SAFETY: see `run`; a snapshot is active. The receiver outlives the execution.
     unsafe {
-        let mut receiver = Receiver::new(wanted);
         let query = raw::CreateQueryDesc(
             statement,
             text,

@@ -63,7 +63,8 @@ fn run_wanted(row: RowAs, statement: &Statement, plan: &Plan, values: &Values) -
     match (statement.answer, row) {
         (Answer::Fence, _) => run_plan(statement, plan, values, Wanted { number, text, row: WantedRow::None }),
         (Answer::Row, RowAs::Stored(rows)) => {
-            run_plan(statement, plan, values, Wanted { number, text, row: WantedRow::Stored(rows.store()) })
+            let row = WantedRow::Stored(rows.store(), rows.descriptor());
+            run_plan(statement, plan, values, Wanted { number, text, row })
         }
         (Answer::Row, RowAs::Value) => types::with_row_type(statement.table.row_type, |descriptor| {
             let first = usize::from(number.is_some());
@@ -86,6 +87,9 @@ fn run_plan(statement: &Statement, plan: &Plan, values: &Values, wanted: Wanted)
             Some(answered) => answered,
             None => executor::run_rewritten(plan.prepared.kept(), values, wanted)?,
         };
+        if !answered.fits {
+            return Err(altered(statement));
+        }
         if takes_step && planned.is_none() {
             plan.prepared.hold_plan(statement.table.oid);
         }
@@ -132,10 +136,20 @@ pub(crate) fn run_many(
         executor::run(plan.prepared.source(), None, &parameters, wanted)
     };
     tables::used_plan(statement.table, &plan, plan.grown_by());
+    if answered.is_some_and(|answered| !answered.fits) {
+        return Err(altered(statement));
+    }
     Ok(answered.is_some())
 }
 
+fn altered(statement: &Statement) -> Refused {
+    Refused::Altered { table: statement.table.name.clone() }
+}
+
 fn plan(statement: &Statement) -> Result<Rc<Plan>, Refused> {
+    if !tables::is_unchanged(statement.table)? {
+        return Err(altered(statement));
+    }
     let plans = &statement.table.plans.0;
     if let Some(plan) =
         plans.borrow().iter().find(|plan| plan.is_of(head(statement), value_types(statement), columns(statement)))

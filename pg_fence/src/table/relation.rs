@@ -152,6 +152,16 @@ impl Table {
         text![Identifier(&self.name.schema), ".", Identifier(&self.name.name)]
     }
 
+    /// Whether another reading found what statements and their answers rely on as this one did.
+    pub(crate) fn has_facts_of(&self, other: &Table) -> bool {
+        let columns = self.columns.iter().map(Column::facts).eq(other.columns.iter().map(Column::facts));
+        let facts_of_key = |key: &KeyColumn| (key.column, key.operator_family, key.operator_type);
+        let key = self.key.iter().map(facts_of_key).eq(other.key.iter().map(facts_of_key));
+        let flags =
+            |of: &Table| (of.can_change_writes, of.may_be_protected, of.has_writers, of.takes_many, of.has_all_columns);
+        columns && key && self.row_type == other.row_type && flags(self) == flags(other)
+    }
+
     /// Notes that the text of this table's statements names an operator, and with it the operator's and types' names.
     pub(crate) fn depends_on_operator(&self, operator: Oid, types: &[Oid]) {
         self.depends_on(OPERATORS, operator);
@@ -182,6 +192,12 @@ impl Table {
 }
 
 impl Column {
+    fn facts(&self) -> impl PartialEq {
+        let name = self.name.clone();
+        let uses = (self.is_generated, self.is_identity_always, self.is_key, self.is_never_null);
+        (self.number, name, self.type_oid, self.typmod, self.collation, uses)
+    }
+
     /// The input function of the column's type, with the checks of a domain.
     pub(crate) fn input(&self) -> &Input {
         self.input.get_or_init(|| Input::of(self.type_oid))

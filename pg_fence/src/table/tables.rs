@@ -120,6 +120,12 @@ fn locked(oid: Oid, known: Option<Rc<Table>>) -> Result<Rc<Table>, Refused> {
     Ok(table)
 }
 
+/// Whether a table is still what it was when it was opened. The lock keeps other sessions from changing it, but not a function
+/// that reading the arguments has called, such as the check of a domain.
+pub(crate) fn is_unchanged(table: &Table) -> Result<bool, Refused> {
+    Ok(table.is_current.get() || table.has_facts_of(&facts::read(table.oid)?))
+}
+
 /// Notes that a query is refused because it was made for older columns. Answers whether it is the first since the table
 /// has these.
 pub(crate) fn note_refusal(table: &Table) -> bool {
