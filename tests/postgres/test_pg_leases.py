@@ -57,8 +57,9 @@ def test_a_retry_gets_the_same_fence_and_leaves_the_lease(leases, other):
 
 
 def test_a_lease_ends_by_its_ttl_and_its_holder_cannot_revive_it(leases, other):
-    fence = leases.acquire(ttl_ms=200)
+    fence = leases.acquire()
     assert leases.check(fence) is True
+    assert leases.extend(ttl_ms=200) == 200
     eventually(leases.inspect, None)
     assert (leases.check(fence), leases.extend(), leases.release()) == (False, 0, False)
     newer = other.acquire(owner="b", wait_ms=None)

@@ -244,7 +244,7 @@ class TestAsyncLock:
             with pytest.raises(recipe.LockLost):
                 async with recipe.fenced_lock(client, "k", ttl_ms=600) as fence:
                     assert await pool.fetchval(CLAIM, fence) == 0
-                    newer = acquire(r, "k", "B", 5_000, "WAIT", 5_000)
+                    newer = acquire(r, "k", "B", 60_000, "WAIT", 5_000)
                     db.execute("SELECT value FROM fenced_claim(NULL::counters, 1, %s)", (newer,))
                     assert await pool.fetchval(UPDATE, fence, 1) is False
                     await asyncio.sleep(60)

@@ -55,9 +55,9 @@ def test_a_replica_that_is_asked_to_read_knows_the_end(cluster, lines):  # noqa:
 
 def test_while_the_cluster_is_down_the_end_of_a_lease_is_still_an_end(lone):  # noqa: F811
     """Redis itself redirects every blocked client; on Valkey it waits on, and the key of the lease stays."""
-    fence = lone.control.call("FENCELOCK.ACQUIRE", "k", "A", 2_000)
+    fence = lone.control.call("FENCELOCK.ACQUIRE", "k", "A", LONG_MS)
     awaiter = lone.awaiting("k", fence, LONG_MS)
-    cluster_goes_down(lone)
+    cluster_goes_down(lone, ("FENCELOCK.EXTEND", "k", "A", 2_000))
     told = told_once(awaiter)
     if server_version()[0] == "Valkey":
         assert told == b"expired"

@@ -8,7 +8,7 @@ import time
 import pytest
 import redis
 
-from harness import RedisServer
+from harness import RedisServer, eventually
 from harness.locks import FENCE_MAX, acquire, extend, inspect, release
 
 DAY_MS = 86_400_000
@@ -203,7 +203,7 @@ def unchanged(counting):
 
 def last_issued(client):
     """The last issued fence, found by issuing one more."""
-    fence = acquire(client, "probe", "probe", 1_000)
+    fence = acquire(client, "probe", "probe", HELD_FOR_MS)
     assert release(client, "probe", "probe", fence) == 1
     return fence
 
@@ -277,6 +277,8 @@ def test_the_bounds_themselves_are_accepted(counting):
     assert extend(counting, "edge", b"x" * 512, DAY_MS, FENCE_MAX) == 0
     assert extend(counting, "edge", b"x" * 512, 1, fence) == 1
     assert acquire(counting, "edge2", b"x", 1)
+    # What comes next is to find the same keys before and after.
+    eventually(lambda: counting.exists("edge", "edge2"), 0)
 
 
 @pytest.mark.parametrize("option", ["FENCE", "fence", "Fence"])

@@ -99,12 +99,15 @@ def test_a_lease_that_is_dumped_and_restored_keeps_its_time_between_hosts_whose_
 
 def test_a_dump_that_is_older_than_clocks_differ_does_not_revive_a_lease(host):
     _, client, _ = host()
+    began = time.monotonic()
     client.restore("old", 0, lock_payload(fence=now_us(), left_us=90_000_000, written_us=now_us() - 100_000_000))
     client.restore("aged", 0, lock_payload(fence=now_us(), left_us=90_000_000, written_us=now_us() - 61_000_000))
     client.restore("travelled", 0, lock_payload(fence=now_us(), left_us=30_000_000, written_us=now_us() - 55_000_000))
     assert inspect(client, "old") is None
-    assert 28_000 < inspect(client, "aged").ttl_ms <= 29_000
-    assert 29_000 < inspect(client, "travelled").ttl_ms <= 30_000
+    aged_ms, travelled_ms = inspect(client, "aged").ttl_ms, inspect(client, "travelled").ttl_ms
+    passed_ms = (time.monotonic() - began) * 1000
+    assert 29_000 - passed_ms - 1 <= aged_ms <= 29_000
+    assert 30_000 - passed_ms - 1 <= travelled_ms <= 30_000
 
 
 @pytest.mark.parametrize("off_s", [SKEW_S, -SKEW_S])
@@ -156,7 +159,9 @@ def test_a_restored_time_to_live_is_equal_on_all_copies(host):
     primary.restore("copy", LONG_MS, primary.dump("k"))
     eventually(lambda: applied(replica), 2)
     wait_until_equal(primary, replica)
-    assert abs(primary.pttl("copy") - replica.pttl("copy")) < 1_000
+    ends_at = [client.execute_command("PEXPIRETIME", "copy") for client in (primary, replica)]
+    assert min(ends_at) > 0
+    assert max(ends_at) - min(ends_at) < 1_000
     assert digest(primary) == digest(replica)
     before = primary.pttl("copy")
     server.restart()
@@ -350,11 +355,13 @@ def test_a_lease_goes_on_to_end_while_the_machine_sleeps(host):
     """Whoever comes after it may be refused until the server's next cron, and then is granted."""
     server, client, clocks = host()
     minute_s, fence = 60, acquire(client, "k", "A", 30_000)
+    began = time.monotonic()
     longer = acquire(client, "longer", "A", 120_000)
     clocks.sleep(minute_s)
     assert client.execute_command("FENCELOCK.CHECK", "k", fence) == 0
     assert extend(client, "k", "A", LONG_MS, fence) == 0
-    assert 59_000 <= inspect(client, "longer").ttl_ms <= 60_000
+    left_ms = inspect(client, "longer").ttl_ms
+    assert 60_000 - (time.monotonic() - began) * 1000 - 1 <= left_ms <= 60_000
     assert eventually(lambda: acquire(client, "k", "B", LONG_MS)) > fence
     assert release(client, "longer", "A", longer) == 1
 
@@ -366,8 +373,8 @@ def test_a_waiter_is_served_after_the_machine_has_slept_past_the_lease_and_not_p
         late = lines.queue("k", "late", LONG_MS, 40_000)
         stays = lines.queue("k", "stays", LONG_MS, 600_000)
         clocks.sleep(60)
-        assert stays.only_reply(within_s=3) > fence
-        assert late.only_reply(within_s=3) is None
+        assert stays.only_reply() > fence
+        assert late.only_reply() is None
 
 
 def test_what_a_file_holds_has_aged_by_the_sleep(host):

@@ -118,12 +118,13 @@ def failover_by_hand(primary, replica):
 def test_waiters_are_told_at_once_and_the_promoted_server_serves_its_own(member, fail_over):
     primary = member()
     replica = member(of=primary)
-    began = time.monotonic()
-    first = acquire(primary.client, "k", "A", 2_500)
-    granted = time.monotonic()
+    first = acquire(primary.client, "k", "A", LONG_MS)
     waiters = [primary.lines.queue("k", f"W{number}", LONG_MS, LONG_MS) for number in range(5)]
     acquire(primary.client, "other", "A", LONG_MS)
     waiters.append(primary.lines.queue("other", "W", LONG_MS, LONG_MS))
+    began = time.monotonic()
+    assert extend(primary.client, "k", "A", 2_500) > 0
+    granted = time.monotonic()
     wait_until_equal(primary.client, replica.client)
     grants = primary.lines.count("grants")
     fail_over(primary, replica)
@@ -132,7 +133,10 @@ def test_waiters_are_told_at_once_and_the_promoted_server_serves_its_own(member,
     eventually(lambda: (primary.lines.count("waiters"), primary.lines.blocked()), (0, 0))
     # The lease went over whole; its deadline is kept, and the first in the new queue gets the lock then.
     assert_ends_by(replica.client, "k", granted + (2_500 + LAG_MS) / 1000)
-    one, two = (replica.lines.queue("k", f"again {number}", LONG_MS, LONG_MS) for number in range(2))
+    # On a busy machine the lease may be over by now, and the first has the lock at once.
+    one = replica.lines.open().send("FENCELOCK.ACQUIRE", "k", "again 0", LONG_MS, "WAIT", LONG_MS)
+    eventually(lambda: replica.lines.count("waiters") == 1 or one.has_reply())
+    two = replica.lines.queue("k", "again 1", LONG_MS, LONG_MS)
     second = one.only_reply()
     assert time.monotonic() >= began + 2.5
     assert second > first
@@ -151,13 +155,15 @@ def test_a_primary_that_is_demoted_and_finds_no_primary_grants_nothing(member):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and nobody listens
         one = member()
-        acquire(one.client, "k", "A", 300)
+        acquire(one.client, "k", "A", LONG_MS)
         long = acquire(one.client, "long", "A", LONG_MS)
         acquire(one.client, "ephemeral", "A", LONG_MS, "EPHEMERAL")
         waiter = one.lines.queue("k", "W", LONG_MS, LONG_MS)
         bound = one.lines.open()
         last = bound.call("FENCELOCK.ACQUIRE", "bound", "A", LONG_MS, "EPHEMERAL")
-        one.call("REPLICAOF", "127.0.0.1", nobody.getsockname()[1])
+        # In one write, so that the lease is live when the server is demoted.
+        calls = ("FENCELOCK.EXTEND", "k", "A", 300), ("REPLICAOF", "127.0.0.1", nobody.getsockname()[1])
+        assert one.lines.control.call_all(*calls) == [300, "OK"]
         assert told_once(waiter).code == "UNBLOCKED"
         bound.close()
         eventually(lambda: inspect(one.client, "k"), None)
@@ -217,7 +223,7 @@ def test_nothing_is_granted_while_a_failover_is_under_way_and_all_of_it_when_it_
     """A write of the module between the pause and its end would end the server or be lost."""
     primary = member()
     replica = member(of=primary)
-    short = acquire(primary.client, "short", "A", 400)
+    short = acquire(primary.client, "short", "A", LONG_MS)
     gone = primary.lines.open()
     gone.call("FENCELOCK.ACQUIRE", "ephemeral", "A", LONG_MS, "EPHEMERAL")
     waiters = [primary.lines.queue(key, "W", LONG_MS, LONG_MS) for key in ("short", "ephemeral")]
@@ -226,7 +232,9 @@ def test_nothing_is_granted_while_a_failover_is_under_way_and_all_of_it_when_it_
     with frozen(replica.server):
         # Else the primary finds that the replica has it all, and does not wait for it.
         primary.client.set("more", "than the replica has")
-        assert primary.call("FAILOVER", "TO", "127.0.0.1", replica.port) == "OK"
+        # In one write, so that the lease is live when the failover begins.
+        calls = ("FENCELOCK.EXTEND", "short", "A", 400), ("FAILOVER", "TO", "127.0.0.1", replica.port)
+        assert primary.lines.control.call_all(*calls) == [400, "OK"]
         gone.close()
         assert brief.only_reply() is None
         eventually(lambda: inspect(primary.client, "short"), None)
@@ -301,13 +309,14 @@ def events(member, reconnect):
     reconnect()
     # To the next in the queue: by a release, a deadline, DEL, a closed connection, and from one that was gone.
     handed = {key: hold(key) for key in ("by release", "by DEL", "undone", "undone to nobody")}
-    handed["by time"] = hold("by time", 200)
+    handed["by time"] = hold("by time")
     handed["by close"] = hold("by close", LONG_MS, "EPHEMERAL")
     waiting = {key: lines.queue(key, f"W of {key}", LONG_MS, LONG_MS) for key in handed}
     heir = lines.queue("undone", "heir", LONG_MS, LONG_MS, "MAXHOLD", 40_000, "DELAY", 5_000)
     reconnect()
     handed["by release"].call("FENCELOCK.RELEASE", "by release", "A")
     client.delete("by DEL")
+    handed["by time"].call("FENCELOCK.EXTEND", "by time", "A", 100)
     handed["by close"].close()
     undone = lines.count("undone-grants")
     for key in ("undone", "undone to nobody"):
@@ -343,21 +352,24 @@ KEPT_KEYS += ["ended, in delay", "a new name", "restored"]
 
 def assert_same_history(expected, client):
     """Keys, owner, fence, state, what is left, what the longest hold leaves, and the last issued fence."""
-    keys, holds, last = expected
+    keys, holds, last, seen = expected
     assert sorted(client.keys()) == keys
     for key, lock in holds.items():
         found = inspect(client, key)
+        passed_ms = (time.monotonic() - seen) * 1000
         assert (found.hold, found.state) == (lock.hold, lock.state), key
-        assert abs(found.ttl_ms - lock.ttl_ms) < 2_000, (key, found, lock)
+        assert -2_000 - passed_ms < found.ttl_ms - lock.ttl_ms < 2_000, (key, found, lock)
         assert (found.maxhold_left_ms is None) == (lock.maxhold_left_ms is None), (key, found, lock)
-        assert abs((found.maxhold_left_ms or 0) - (lock.maxhold_left_ms or 0)) < 2_000, (key, found, lock)
+        assert -2_000 - passed_ms < (found.maxhold_left_ms or 0) - (lock.maxhold_left_ms or 0) < 2_000, (key, found, lock)
     assert last_fence(client) == last
     with redis.Redis(port=client.connection_pool.connection_kwargs["port"], protocol=2, db=3) as third:
         assert inspect(third, "moved").owner == b"A"
 
 
 def history(client):
-    return sorted(client.keys()), {key: inspect(client, key) for key in KEPT_KEYS}, last_fence(client)
+    """The same as of this moment, and the moment."""
+    seen = time.monotonic()
+    return sorted(client.keys()), {key: inspect(client, key) for key in KEPT_KEYS}, last_fence(client), seen
 
 
 def last_fence(client):
@@ -450,13 +462,16 @@ def test_a_server_that_was_down_for_a_while_gives_each_lease_what_is_left_of_it(
     one = one.reconnected()
     try:
         assert inspect(one.client, "over") is None
-        assert inspect(one.client, "in delay").state == b"delay"
+        # On a busy machine the delay and the lease that ends soon may be over by now, here and below.
+        in_delay = inspect(one.client, "in delay")
+        assert time.monotonic() > began + 2.7 or in_delay.state == b"delay"
         assert inspect(one.client, "cut").hold == (b"A", fences["cut"])
         assert inspect(one.client, "cut").maxhold_left_ms <= 30_000 - 800
         assert extend(one.client, "cut", "A", LONG_MS) <= 30_000 - 800
-        waiting = {key: one.lines.queue(key, "W", LONG_MS, LONG_MS) for key in ("ends soon", "in delay")}
+        wait = lambda key: one.lines.open().send("FENCELOCK.ACQUIRE", key, "W", LONG_MS, "WAIT", LONG_MS)  # noqa: E731
+        waiting = {key: wait(key) for key in ("ends soon", "in delay")}
         for key, after_s in (("ends soon", 2.0), ("in delay", 2.7)):
-            if inspect(one.client, key).owner == b"A":
+            if (lock := inspect(one.client, key)) and lock.owner == b"A":
                 assert_ends_by(one.client, key, granted + after_s)
             assert waiting[key].only_reply() > max(fences.values())
             # A wall clock that is slewed meanwhile may move the deadline by a millisecond.
@@ -472,7 +487,7 @@ def test_wait_after_a_grant_tells_how_many_replicas_have_it_and_takes_nothing_ba
     primary = member()
     replica = member(of=primary)
     first = acquire(primary.client, "k", "A", LONG_MS)
-    assert primary.client.execute_command("WAIT", 1, 100) == 1
+    assert primary.client.execute_command("WAIT", 1, 20_000) == 1
     assert inspect(replica.client, "k").hold == (b"A", first)
     with frozen(replica.server):
         asked = time.monotonic()

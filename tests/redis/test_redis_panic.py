@@ -62,6 +62,15 @@ class Drill:
         """Have the callback panic at its next call."""
         assert (client or self.client).execute_command("FENCELOCK._DRILL", self._callback) == b"OK"
 
+    def acquire_and_order(self, ttl_ms, *then):
+        """Acquire the lock `k`, order the panic and run one more command, in one write, so that the lease is live."""
+        with self.client.pipeline(transaction=False) as pipe:
+            acquire(pipe, "k", "A", ttl_ms)
+            pipe.execute_command("FENCELOCK._DRILL", self._callback)
+            if then:
+                pipe.execute_command(*then)
+            assert pipe.execute()[1] == b"OK"
+
     def panicked(self):
         """Whether a log has the caught panic."""
         return any(f"a panic in {self._callback} was caught" in server.log() for server in self.servers)
@@ -310,9 +319,7 @@ def digest(drill):
 @drills("unlinked")
 def unlinked(drill):
     """A renamed lock still ends on time and is still removed."""
-    acquire(drill.client, "k", "A", 100)
-    drill.order()
-    drill.client.rename("k", "z")
+    drill.acquire_and_order(100, "RENAME", "k", "z")
     wait_until_free(drill.client, "z")
     eventually(drill.client.dbsize, 0)
 
@@ -320,9 +327,7 @@ def unlinked(drill):
 @drills("on_key")
 def on_key(drill):
     """A renamed lock that the walk fails to see is free on time all the same."""
-    acquire(drill.client, "k", "A", 100)
-    drill.order()
-    drill.client.rename("k", "z")
+    drill.acquire_and_order(100, "RENAME", "k", "z")
     eventually(drill.panicked)
     wait_until_free(drill.client, "z")
     assert acquire(drill.client, "z", "B", 600_000)
@@ -330,8 +335,7 @@ def on_key(drill):
 
 @drills("on_timer")
 def on_timer(drill):
-    acquire(drill.client, "k", "A", 100)
-    drill.order()
+    drill.acquire_and_order(100)
     eventually(drill.client.dbsize, 0)
 
 
@@ -365,9 +369,7 @@ def on_flush(drill):
 @drills("on_swap")
 def on_swap(drill):
     """A lock in a swapped database still ends on time and is still removed."""
-    acquire(drill.client, "k", "A", 100)
-    drill.order()
-    drill.client.swapdb(0, 1)
+    drill.acquire_and_order(100, "SWAPDB", 0, 1)
     with redis.Redis(port=drill.server.port, db=1, protocol=2) as elsewhere:
         wait_until_free(elsewhere, "k")
         eventually(elsewhere.dbsize, 0)
@@ -492,10 +494,10 @@ def set_number(drill):
 class Waiting:
     """A raw connection that waits for the lock `k`, which A holds."""
 
-    def __init__(self, drill, wait_ms=30_000):
+    def __init__(self, drill):
         self.fence = acquire(drill.client, "k", "A", 600_000)
         self.socket = socket.create_connection(("127.0.0.1", drill.server.port), timeout=10)
-        self.socket.sendall(b"CLIENT ID\r\nFENCELOCK.ACQUIRE k W 400 WAIT %d\r\n" % wait_ms)
+        self.socket.sendall(b"CLIENT ID\r\nFENCELOCK.ACQUIRE k W 400 WAIT 30000\r\n")
         self.client_id = self.reply()[1:]
         eventually(lambda: inspect(drill.client, "k").waiters, 1)
 
@@ -529,7 +531,7 @@ def on_blocked_reply(drill):
 @drills("on_blocked_timeout")
 def on_blocked_timeout(drill):
     """CLIENT UNBLOCK is answered by an error; the lock goes on working."""
-    waiting = Waiting(drill, wait_ms=1_000)
+    waiting = Waiting(drill)
     drill.order()
     drill.client.execute_command("CLIENT", "UNBLOCK", waiting.client_id)
     assert "internal error" in waiting.reply()

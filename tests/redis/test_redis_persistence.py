@@ -197,7 +197,9 @@ def test_a_lease_that_is_live_after_the_restart_ends_on_time(make_redis, name):
         acquire(client, "long", "A", 600_000)
     route(server)
     with connect(server) as client:
-        assert inspect(client, "k").hold == (b"A", first)
+        lock = inspect(client, "k")
+        # On a busy machine the lease may be over by now.
+        assert time.monotonic() > began + 0.8 or lock.hold == (b"A", first)
         assert_ends_by(client, "k", granted + 0.8)
         eventually(lambda: inspect(client, "k"), None)
         # A wall clock that is slewed meanwhile may move the deadline by a millisecond.
@@ -410,8 +412,9 @@ def test_after_sigkill_under_load_no_fence_is_issued_twice_and_no_live_lease_is_
                 # At most the calls that were under way have used up fences unseen.
                 assert first <= max(seen) + LOADERS + 1 + SKIPPED
             fences += [*seen, first]
-            keys = list(held)
-            assert_same_leases([held[key] for key in keys], leases(client, keys))
+            for (owner, fence, earliest, latest), lease in zip(held.values(), leases(client, list(held)), strict=True):
+                assert lease[:2] == (owner, fence)
+                assert earliest - DEADLINE_WITHIN_S < lease[2] < latest + DEADLINE_WITHIN_S, (earliest, lease, latest)
     assert len(set(fences)) == len(fences)
     assert max(fences) <= FENCE_MAX
 
@@ -420,7 +423,8 @@ LOADERS = 4
 
 
 def load_and_kill(server, name):
-    """Run clients against the server until it is killed; the fences they got, and the leases they still hold."""
+    """Run clients against the server until it is killed; the fences they got, and the leases they still hold, each with the
+    earliest and the latest wall deadline that it may have."""
     stop_after = threading.Event()
     results = [None] * LOADERS
 
@@ -431,6 +435,7 @@ def load_and_kill(server, name):
             try:
                 for number in itertools.count():
                     key, owner = f"{name}-{me}-{number}".encode(), f"owner {number}".encode()
+                    asked = time.time()
                     fence = acquire(client, key, owner, 600_000)
                     fences.append(fence)
                     # A contended name, too: its holder releases it at once.
@@ -443,9 +448,9 @@ def load_and_kill(server, name):
                     else:
                         ttl_ms = 600_000
                         if number % 2:
-                            ttl_ms = 900_000
+                            ttl_ms, asked = 900_000, time.time()
                             extend(client, key, owner, ttl_ms, fence)
-                        held[key] = owner, fence, time.time() + ttl_ms / 1000
+                        held[key] = owner, fence, asked + ttl_ms / 1000, time.time() + ttl_ms / 1000
                     if number == 60:
                         stop_after.set()
             except redis.ConnectionError:

@@ -136,13 +136,14 @@ def test_a_hand_over_that_cannot_be_propagated_is_tried_again(drill):
     assert control.call("FENCELOCK.CHECK", "k", first) == 1
     assert control.call("FENCELOCK.RELEASE", "k", "A") == 1
     assert waiter.only_reply() > first
-    second = control.call("FENCELOCK.ACQUIRE", "expires", "A", 100)
+    second = control.call("FENCELOCK.ACQUIRE", "expires", "A", LONG_MS)
     heir = drill.queue("expires", "B", LONG_MS, LONG_MS)
-    fail_next(drill)
+    # In one write, so that the handover is the next propagation.
+    assert control.call_all(("FENCELOCK.EXTEND", "expires", "A", 100), ("FENCELOCK._DRILL", "propagate")) == [100, "OK"]
     assert heir.only_reply() > second
 
 
 def test_an_end_that_cannot_be_propagated_is_tried_again(drill):
-    drill.control.call("FENCELOCK.ACQUIRE", "k", "A", 100)
-    fail_next(drill)
+    # In one write, so that the end is the next propagation.
+    drill.control.call_all(("FENCELOCK.ACQUIRE", "k", "A", 100), ("FENCELOCK._DRILL", "propagate"))
     eventually(lambda: drill.control.call("EXISTS", "k"), 0)

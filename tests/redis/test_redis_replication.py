@@ -142,12 +142,12 @@ def test_a_replica_of_a_replica_has_it_all_and_may_be_promoted(node):
 def test_the_end_of_a_lease_reaches_the_replica(node, how):
     server, primary = node()
     _, replica = node(of=server)
-    acquire(primary, "k", "A", 100 if how == "time" else 60_000)
+    acquire(primary, "k", "A", 60_000)
     wait_until_equal(primary, replica)
     assert replica.exists("k") == 1
     match how:
         case "time":
-            pass
+            extend(primary, "k", "A", 50)
         case "release":
             release(primary, "k", "A")
         case "DEL":
@@ -157,12 +157,23 @@ def test_the_end_of_a_lease_reaches_the_replica(node, how):
     eventually(lambda: (inspect(replica, "k"), replica.exists("k")), (None, 0))
 
 
+def stop_before_the_end(server, primary, replica, ttl_ms):
+    """Acquire the lock `k`, and stop the primary when the replica has the lease and before the primary may have ended it."""
+    while True:
+        asked = time.monotonic()
+        acquire(primary, "k", "A", ttl_ms)
+        wait_until_equal(primary, replica)
+        os.kill(server.pid, signal.SIGSTOP)
+        if time.monotonic() < asked + ttl_ms / 1000:
+            return
+        os.kill(server.pid, signal.SIGCONT)
+        eventually(lambda: primary.exists("k"), 0)
+
+
 def test_a_replica_deletes_nothing_and_still_knows_that_a_lease_has_ended(node):
     server, primary = node()
     _, replica = node(of=server)
-    acquire(primary, "k", "A", 300)
-    wait_until_equal(primary, replica)
-    os.kill(server.pid, signal.SIGSTOP)
+    stop_before_the_end(server, primary, replica, 300)
     try:
         eventually(lambda: inspect(replica, "k"), None)
         replica.config_set("maxmemory", "1gb")  # wakes the timer of the module
@@ -262,12 +273,15 @@ def test_a_promoted_replica_keeps_leases_ends_them_on_time_and_issues_larger_fen
     wait_until_equal(primary, replica)
     server.kill()
     promote(replica)
-    assert [inspect(replica, "long").hold, inspect(replica, "short").hold] == [(b"A", long), (b"A", short)]
-    assert acquire(replica, "short", "B", 1_000) is None
+    assert inspect(replica, "long").hold == (b"A", long)
+    lock, next_fence = inspect(replica, "short"), acquire(replica, "short", "B", 60_000)
+    # On a busy machine the lease may be over by now.
+    assert time.monotonic() > began + 0.7 or (lock.hold, next_fence) == ((b"A", short), None)
     assert acquire(replica, "released", "B", 60_000) > last
     # The replica counts what is left from the moment at which it received the record.
-    assert_ends_on_time(replica, "short", began, granted + LAG_MS / 1000, 700)
-    eventually(lambda: replica.exists("short"), 0)
+    if next_fence is None:
+        assert_ends_on_time(replica, "short", began, granted + LAG_MS / 1000, 700)
+        eventually(lambda: replica.exists("short"), 0)
     assert extend(replica, "long", "A", 90_000, long) > 60_000
     assert release(replica, "long", "A", long) == 1
 
@@ -275,8 +289,7 @@ def test_a_promoted_replica_keeps_leases_ends_them_on_time_and_issues_larger_fen
 def test_a_promoted_replica_removes_what_ended_before(node):
     server, primary = node()
     _, replica = node(of=server)
-    acquire(primary, "k", "A", 200)
-    wait_until_equal(primary, replica)
+    stop_before_the_end(server, primary, replica, 200)
     server.kill()
     eventually(lambda: inspect(replica, "k"), None)
     assert replica.exists("k") == 1
@@ -336,18 +349,21 @@ def test_leases_that_end_in_a_pause_are_removed_after_it_and_not_before(node):
     server, primary = node()
     _, replica = node(of=server)
     for number in range(100):
-        acquire(primary, f"k{number}", "A", 50 + number)
+        acquire(primary, f"k{number}", "A", 60_000)
     acquire(primary, "long", "A", 60_000)
     wait_until_equal(primary, replica)
     pid = server.pid
-    primary.execute_command("CLIENT", "PAUSE", 600, "WRITE")
-    began = time.monotonic()
+    # In one write, so that the leases are live when the pause begins.
+    with primary.pipeline(transaction=False) as pipe:
+        for number in range(100):
+            extend(pipe, f"k{number}", "A", 50 + number)
+        pipe.execute_command("CLIENT", "PAUSE", 60_000, "WRITE").execute()
     eventually(lambda: [inspect(primary, f"k{number}") for number in (0, 99)], [None, None])
     size = primary.dbsize()
     time.sleep(0.1)  # time in which the timer fires again and again
     assert primary.dbsize() == size > 1
+    primary.execute_command("CLIENT", "UNPAUSE")
     eventually(lambda: (primary.dbsize(), replica.dbsize()), (1, 1))
-    assert time.monotonic() >= began + 0.5
     assert server.pid == pid
 
 
@@ -426,7 +442,7 @@ def test_a_swapdb_load_while_serving_drops_the_old_leases_and_their_deadlines(no
 def test_a_replica_that_is_flushed_during_a_swapdb_load_keeps_what_is_loaded(node):
     """What is loaded is in no keyspace yet, and the flush leaves it alone."""
     server, primary = node(repl_backlog_size="16384")
-    slow = {"key_load_delay": "50", "loading_process_events_interval_bytes": "4096"}
+    slow = {"key_load_delay": "200", "loading_process_events_interval_bytes": "4096"}
     replica_server, replica = node(of=server, repl_diskless_load="swapdb", replica_read_only="no", **slow)
     fill = "for n = 1, 20000 do redis.call('FENCELOCK.ACQUIRE', ARGV[1] .. n, 'A', 600000) end"
     primary.eval(fill, 0, "old")
@@ -439,7 +455,7 @@ def test_a_replica_that_is_flushed_during_a_swapdb_load_keeps_what_is_loaded(nod
         primary.set("more than the backlog", "v" * 100_000)
     finally:
         os.kill(replica_server.pid, signal.SIGCONT)
-    eventually(lambda: replica.info("persistence").get("loading_loaded_bytes", 0) > 100_000)
+    eventually(lambda: replica.info("persistence").get("loading_loaded_bytes", 0) > 10_000)
     assert (replica.info("persistence")["async_loading"], replica.dbsize()) == (1, 20_000)
     # Alone it would wait for another thread on later servers.
     with replica.pipeline() as transaction:

@@ -202,8 +202,9 @@ def test_a_wait_ends_with_nothing(server, one):
 
 
 def test_a_waiter_gets_an_expired_lock_after_its_delay(server, one):
-    fence = one.acquire("k", "A", 300, delay=200)
+    fence = one.acquire("k", "A", LONG, delay=200)
     waiter = Waiter(server, "k", "B")
+    one.extend("k", "A", 300)
     assert waiter.answer() > fence and one.inspect("k").owner == "B"
 
 

@@ -4,6 +4,7 @@ Not a client library: one socket, commands as raw words, and replies as they com
 and the silence between them. Replies are int, bytes, str (simple strings), None, list, dict (RESP3 maps) or `Refused`.
 """
 
+import re
 import select
 import socket
 import struct
@@ -194,23 +195,25 @@ class Lines:
         return line
 
     def queue(self, key, owner, ttl_ms, wait_ms, *options, **kwargs):
-        """A new connection that waits for the lock, once the server counts it among its waiters."""
+        """A new connection that waits for the lock, once the server has counted its wait, which may be over by then."""
+        return self._blocking("waits", ("FENCELOCK.ACQUIRE", key, owner, ttl_ms, "WAIT", wait_ms, *options), kwargs)
+
+    def awaiting(self, key, fence, ms, **kwargs):
+        """A new connection that awaits the end of a hold, once the server has counted that, which may be over by then."""
+        return self._blocking("awaits", ("FENCELOCK.AWAIT", key, fence, ms), kwargs)
+
+    def _blocking(self, counter, words, kwargs):
         line = self.open(**kwargs)
         # Asked for now, because the connection is about to block.
         assert line.id
-        before = self.count("waiters")
-        line.send("FENCELOCK.ACQUIRE", key, owner, ttl_ms, "WAIT", wait_ms, *options)
-        eventually(lambda: self.count("waiters"), before + 1)
+        before = self.count(counter)
+        line.send(*words)
+        # The counter is of all connections.
+        eventually(lambda: self.count(counter) > before and (self._is_blocked(line) or line.has_reply()))
         return line
 
-    def awaiting(self, key, fence, ms, **kwargs):
-        """A new connection that awaits the end of a hold, once the server counts it among those."""
-        line = self.open(**kwargs)
-        assert line.id
-        before = self.count("awaiters")
-        line.send("FENCELOCK.AWAIT", key, fence, ms)
-        eventually(lambda: self.count("awaiters"), before + 1)
-        return line
+    def _is_blocked(self, line):
+        return re.search(rb" flags=\S*b", self.control.call("CLIENT", "LIST", "ID", line.id)) is not None
 
     def stats(self, *key):
         """STATS as a dict, or None when the name is not counted."""
