@@ -243,28 +243,56 @@ DURING = {
 }
 
 
+def altering(db, altered, *, before="NULL"):
+    """A domain `altering` whose check alters table t for the value 666, after this statement."""
+    db.execute(f"""
+        CREATE FUNCTION keep_fence() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.fence := OLD.fence; RETURN NEW; END';
+        CREATE FUNCTION alter_t(given int) RETURNS boolean LANGUAGE plpgsql AS $$
+            BEGIN IF given = 666 THEN PERFORM {before}; {altered}; END IF; RETURN true; END
+        $$;
+        CREATE DOMAIN altering AS int CHECK (alter_t(VALUE));
+    """)
+
+
+def assert_refused(db, call, altered):
+    before = db.execute("SELECT * FROM t").fetchall()
+    assert {said(db, call)[0] for _ in range(2)} == {"42P01" if altered == "table" else "0A000"}
+    assert db.execute("SELECT * FROM t").fetchall() == before
+
+
 @pytest.mark.parametrize("formed", [False, True], ids=["stored", "formed"])
 @pytest.mark.parametrize("altered", DURING_A_CALL)
 @pytest.mark.parametrize("call", DURING)
 def test_a_table_that_reading_the_arguments_alters_is_refused(connect, call, altered, formed):
     """The caller's own lock does not keep the caller from it."""
     db = connect()
-    db.execute("""
-        CREATE TABLE t (id int PRIMARY KEY, gone int, v text, fence bigint NOT NULL DEFAULT 0);
-        CREATE FUNCTION keep_fence() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.fence := OLD.fence; RETURN NEW; END';
-    """)
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, gone int, v text, fence bigint NOT NULL DEFAULT 0)")
+    altering(db, DURING_A_CALL[altered])
     if formed:
         db.execute("ALTER TABLE t DROP gone")
-    db.execute(f"""
-        CREATE FUNCTION alter_t(given int) RETURNS boolean LANGUAGE plpgsql AS $$
-            BEGIN IF given = 666 THEN {DURING_A_CALL[altered]}; END IF; RETURN true; END
-        $$;
-        CREATE DOMAIN altering AS int CHECK (alter_t(VALUE));
-        ALTER TABLE t ADD d altering NOT NULL DEFAULT 1;
-        INSERT INTO t (id, v) VALUES (1, 'hello');
-        SELECT * FROM fenced_claim(NULL::t, 1, 5);
-    """)
-    before = db.execute("SELECT * FROM t").fetchall()
-    refusals = {said(db, DURING[call])[0] for _ in range(2)}
-    assert refusals == {"42P01" if altered == "table" else "0A000"}
-    assert db.execute("SELECT * FROM t").fetchall() == before
+    db.execute("ALTER TABLE t ADD d altering NOT NULL DEFAULT 1; INSERT INTO t (id, v) VALUES (1, 'hello')")
+    db.execute("SELECT * FROM fenced_claim(NULL::t, 1, 5)")
+    assert_refused(db, DURING[call], altered)
+
+
+@pytest.mark.parametrize("altered", DURING_A_CALL)
+def test_it_is_refused_where_the_session_has_forgotten_the_table_meanwhile(connect, altered):
+    """The call for another table takes the memory of what is known of this one."""
+    db = connect()
+    db.execute("SET pg_fence.plan_memory = 0")
+    db.execute("CREATE TABLE t (id int PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0); CREATE TABLE other (LIKE t INCLUDING ALL)")
+    altering(db, DURING_A_CALL[altered], before="fenced_claim_json('other', 1, 5)")
+    db.execute("ALTER TABLE t ADD d altering NOT NULL DEFAULT 1")
+    db.execute("INSERT INTO t (id, v) VALUES (1, 'hello'); INSERT INTO other (id) VALUES (1)")
+    db.execute("SELECT * FROM fenced_claim(NULL::t, 1, 5)")
+    for call in DURING:
+        assert_refused(db, DURING[call], altered)
+
+
+@pytest.mark.parametrize("altered", [name for name in DURING_A_CALL if name != "primary key"])
+def test_a_key_whose_reading_alters_the_table_is_refused(connect, altered):
+    db = connect()
+    altering(db, DURING_A_CALL[altered])
+    db.execute("CREATE TYPE pair AS (a altering, b int)")
+    db.execute("CREATE TABLE t (id pair PRIMARY KEY, v text, fence bigint NOT NULL DEFAULT 0); INSERT INTO t VALUES ('(1,1)', 'hello')")
+    assert_refused(db, "SELECT * FROM fenced_claim(NULL::t, '(666,1)', 5)", altered)

@@ -256,7 +256,7 @@ def test_a_process_frozen_past_its_lease_changes_nothing_when_it_wakes(
         eventually(lambda: extensions(r) > extended + 2)
     assert inspect(r, "lock").hold == (b"A", told["fence"])
     frozen.signal(signal.SIGSTOP)
-    run_out_soon(r)
+    expire_soon(r)
     b = make_worker()
     second = acquire(b.redis, "lock", "B", 60_000, "WAIT", 10_000)
     assert second > told["fence"]
@@ -281,7 +281,7 @@ def extensions(r):
     return r.info("fencelock")["fencelock_extensions"]
 
 
-def run_out_soon(r):
+def expire_soon(r):
     """Leave 300 ms of the lease of a process that does nothing any more; so far it was long, however late the test is."""
     r.ping()  # a renewal that was on its way has been answered
     assert extend(r, "lock", "A", 300) > 0
@@ -298,7 +298,7 @@ def test_a_holder_killed_with_sigkill_frees_the_lock_on_time(holder, make_worker
     assert acquire(r, "lock", "B", 60_000) is None
     assert 0 < inspect(r, "lock").ttl_ms <= 60_000
     began = time.monotonic()
-    run_out_soon(r)
+    expire_soon(r)
     assert_ends_on_time(r, "lock", began, time.monotonic(), 300)
     b = make_worker()
     second = acquire(b.redis, "lock", "B", 60_000)
@@ -312,7 +312,7 @@ def test_a_successor_that_waits_is_granted_the_lock_of_a_killed_holder_on_time(h
     first = killed.hears()["fence"]
     killed.signal(signal.SIGKILL)
     began = time.monotonic()
-    run_out_soon(r)
+    expire_soon(r)
     second = acquire(r, "lock", "B", 60_000, "WAIT", 10_000)
     assert time.monotonic() >= began + 0.3
     assert second > first

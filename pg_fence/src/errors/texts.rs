@@ -24,7 +24,11 @@ impl Refused {
             Refused::NotARowType { type_name } => Report::new("42809", text![type_name, " is not a table's row type"])
                 .hint(text!["Pass a null of the table's row type, as in NULL::counters."]),
             Refused::Altered { table } => of_old_analysis()
-                .detail(text!["The columns of table \"", &table.name, "\" have changed since the query was prepared."])
+                .detail(text![
+                    "Table \"",
+                    &table.name,
+                    "\" has been altered since the query was prepared, or while its arguments were read."
+                ])
                 .about(table),
             Refused::NoType(oid) => of_old_analysis().detail(text![
                 "Type with OID ",

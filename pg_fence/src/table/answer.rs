@@ -37,6 +37,31 @@ pub(crate) enum WantedRow<'a> {
     Each(*mut EachRow<'a>),
 }
 
+impl WantedRow<'_> {
+    /// Whether rows of these columns have the fields that are wanted: one for each column that was not dropped, of its type.
+    ///
+    /// # Safety
+    ///
+    /// The descriptors are the server's, and what is pointed to is there.
+    pub(crate) unsafe fn fits(self, row: pg_sys::TupleDesc) -> bool {
+        // SAFETY: as the caller promises; a descriptor has as many columns as it says.
+        unsafe {
+            let (first, wanted) = match self {
+                WantedRow::None => return true,
+                WantedRow::Stored(_, descriptor) => (0, descriptor),
+                WantedRow::Formed { first, descriptor } => (first, descriptor),
+                WantedRow::Each(each) => match &(*each).store {
+                    Some(store) => ((*each).first(), store.descriptor),
+                    None => return true,
+                },
+            };
+            let columns = |of: pg_sys::TupleDesc| (0..(*of).natts).map(move |n| &*catalog::attribute(of, n));
+            let given = columns(row).skip(first).map(|column| column.atttypid);
+            given.eq(columns(wanted).filter(|column| !column.attisdropped).map(|column| column.atttypid))
+        }
+    }
+}
+
 /// What is read of every row of an answer that begins with the number of the row.
 pub(crate) struct EachRow<'a> {
     /// Whether a fence follows, a bigint.
@@ -163,28 +188,7 @@ unsafe extern "C-unwind" fn start_checked(
     // SAFETY: the server passes the receiver that it was given and the columns of its rows.
     unsafe {
         let receiver = &mut *receiver.cast::<Receiver>();
-        receiver.answered.fits = match receiver.wanted.row {
-            WantedRow::None => true,
-            WantedRow::Stored(_, descriptor) => fits(row, 0, descriptor),
-            WantedRow::Formed { first, descriptor } => fits(row, first, descriptor),
-            WantedRow::Each(each) => {
-                (*each).store.as_ref().is_none_or(|store| fits(row, (*each).first(), store.descriptor))
-            }
-        };
-    }
-}
-
-/// Whether the fields of a row from this index on are those of the columns that were not dropped.
-///
-/// # Safety
-///
-/// Both are descriptors of the server's.
-pub(crate) unsafe fn fits(row: pg_sys::TupleDesc, first: usize, wanted: pg_sys::TupleDesc) -> bool {
-    // SAFETY: a descriptor has as many columns as it says.
-    unsafe {
-        let columns = |of: pg_sys::TupleDesc| (0..(*of).natts).map(move |n| &*catalog::attribute(of, n));
-        let given = columns(row).skip(first).map(|column| column.atttypid);
-        given.eq(columns(wanted).filter(|column| !column.attisdropped).map(|column| column.atttypid))
+        receiver.answered.fits = receiver.wanted.row.fits(row);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::errors::Refused;
 use crate::server::planned::{Planned, only_statement};
 use crate::server::raw;
 use crate::server::spi::Connection;
-use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, fits, form};
+use crate::table::answer::{Answered, Receiver, Wanted, WantedRow, form};
 use crate::table::by_index::{ByIndex, keeps_order};
 use crate::table::running::{self, Before};
 use crate::table::verb::Reads;
@@ -79,11 +79,7 @@ pub(crate) unsafe fn run_rewritten(
             (!is_null).then_some(datum)
         };
         let has_row = rows > 0 && !table.is_null();
-        let is_of = |first, descriptor| !has_row || fits((*table).tupdesc, first, descriptor);
-        let fits = match wanted.row {
-            WantedRow::Formed { first, descriptor } => is_of(first, descriptor),
-            _ => true,
-        };
+        let fits = !has_row || wanted.row.fits((*table).tupdesc);
         let number = wanted.number.filter(|_| has_row).and_then(field).map(|datum| datum.value() as i64);
         let transfer = |value| pg_sys::SPI_datumTransfer(value, false, VARLENA);
         let text = wanted.text.filter(|_| has_row).and_then(field).map(transfer);

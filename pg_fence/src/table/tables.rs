@@ -198,6 +198,8 @@ impl Tables {
             bytes -= table.plans.drop_used_at(used);
             if is_table {
                 self.by_oid.borrow_mut().remove(&table.oid.to_u32());
+                // A call may still use it, and nobody marks it from now on.
+                table.is_current.set(false);
                 self.dropped_column_changes.set(self.dropped_column_changes.get().or(Some(self.column_changes.get())));
                 bytes -= table.bytes() + table.plans.bytes();
             }
