@@ -101,10 +101,7 @@ def test_the_quick_start_works_when_the_reply_of_the_grant_is_lost(redis_server,
         urls = {"REDIS_URL": path.url, "DATABASE_URL": dsn, "PYTHONPATH": str(places.ROOT / "sql" / "examples")}
         command = [sys.executable, "-c", example]
         done = subprocess.run(command, env={**os.environ, **urls}, capture_output=True, text=True, timeout=240)
-        assert (done.stdout, done.stderr) == ("", "")
-        with psycopg.connect(dsn) as connection:
-            left = connection.execute("SELECT value, (SELECT sum(amount) FROM ledger) FROM counters").fetchone()
-        assert left == (1, 10)
+        assert (done.stdout, done.stderr) == ("1 10\n", "")
         assert path.lost.is_set()
     assert grants(r) - before == 2  # one for each of its two leases
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import psycopg
 import pytest
 
 from harness.places import ROOT
@@ -24,13 +23,10 @@ def documents():
 def test_the_quick_start_runs_as_it_stands(redis_server, dsn):
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     urls = {"REDIS_URL": redis_server.url, "DATABASE_URL": dsn, "PYTHONPATH": str(ROOT / "sql" / "examples")}
-    for expected in [(1, 10), (2, 20)]:
+    for expected in ["1 10\n", "2 20\n"]:
         command = [sys.executable, "-c", example]
         done = subprocess.run(command, env={**os.environ, **urls}, capture_output=True, text=True, timeout=240)
-        assert (done.stdout, done.stderr) == ("", "")
-        with psycopg.connect(dsn) as connection:
-            left = connection.execute("SELECT value, (SELECT sum(amount) FROM ledger) FROM counters").fetchone()
-        assert left == expected
+        assert (done.stdout, done.stderr) == (expected, "")
 
 
 def test_the_refusal_on_the_first_screen_comes_out_as_printed(make_redis, db, eventually):

@@ -78,7 +78,9 @@ def down():
 
 def _start():
     redis = RedisServer(data_dir=temporary_folder("fencelockup-redis"))
-    postgres = PostgresServer(folder=temporary_folder("fencelockup-pg", server_account()))
+    # The manuals speak of PREPARE TRANSACTION, which the server's default refuses.
+    settings = {"max_prepared_transactions": "10"}
+    postgres = PostgresServer(settings=settings, folder=temporary_folder("fencelockup-pg", server_account()))
     servers = []
     try:
         redis.start(detached=True)
